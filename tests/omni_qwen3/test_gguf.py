@@ -13,6 +13,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_quantized_checkpoints import logits_of
+
 from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of, open_gguf
@@ -33,10 +37,12 @@ gguf: Any = pytest.importorskip("gguf")
 TYPES = gguf.GGMLQuantizationType
 
 
-def write(source: Path, path: Path, kind: str, *, drop: str = "", **metadata: Any) -> Path:
+def write(
+    source: Path, path: Path, kind: str, *, drop: str = "", more: dict[str, torch.Tensor] | None = None, **metadata: Any
+) -> Path:
     """Write the thinker of a checkpoint, its large matrices as ``kind``; ``metadata`` replaces values of it."""
     right = metadata_of(read_config(source).thinker)
-    return write_gguf(source, path, kind, {**right, **metadata}, prefix="thinker.", drop=drop)
+    return write_gguf(source, path, kind, {**right, **metadata}, prefix="thinker.", drop=drop, more=more)
 
 
 def load(source: Path, path: Path | None) -> Thinker:
@@ -77,6 +83,23 @@ def test_weights_are_those_that_the_file_defines(tiny: dict[str, Path], tmp_path
         wanted = torch.from_numpy(np.array(gguf.quants.dequantize(gguf.quants.quantize(shaped, whole), whole)))
         rtol = 0 if found is getattr(module, last, None) else 2**-7  # scale and product are rounded to bfloat16
         torch.testing.assert_close(found.detach(), wanted.view(exact.shape), rtol=rtol, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3vlmoe", "qwen3moe"])
+def test_both_names_of_the_architecture_are_read(tiny: dict[str, Path], tmp_path: Path, architecture: str) -> None:
+    """Converters say ``qwen3vlmoe``, with keys that begin so, and more of them."""
+    text = read_config(tiny["a"]).thinker
+    more = {
+        "n_deepstack_layers": 2,
+        "rope.dimension_sections": [*text.mrope_section, 0],
+        "rope.freq_base": text.rope_theta,
+    }
+    named: dict[str, Any] = {"general.architecture": architecture, **(more if architecture == "qwen3vlmoe" else {})}
+    model = load(tiny["a"], write(tiny["a"], tmp_path / "thinker.gguf", "F32", **named))
+    plain = load(tiny["a"], None)
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+    assert torch.equal(logits_of(model), logits_of(plain))
 
 
 @pytest.mark.usefixtures("with_kernels")
@@ -156,12 +179,27 @@ def test_without_the_package_the_error_says_how_to_install_it(
 def test_wrong_files_are_named(tiny: dict[str, Path], tmp_path: Path) -> None:
     config = read_config(tiny["a"])
     wrong: dict[str, dict[str, Any]] = {
-        r"general.architecture is 'llama', this model's is 'qwen3moe'": {"general.architecture": "llama"},
-        r"qwen3moe.embedding_length is 99, config.json of .* says 64": {"embedding_length": 99},
+        r"general.architecture is 'llama', this model's is 'qwen3vlmoe' or 'qwen3moe'": {
+            "general.architecture": "llama"
+        },
+        r"qwen3vlmoe.embedding_length is 99, config.json of .* says 64": {"embedding_length": 99},
+        r"qwen3moe.expert_count is 99": {"general.architecture": "qwen3moe", "expert_count": 99},
+        r"qwen3vlmoe.rope.freq_base is 5.0, config.json of .* says 1000000.0": {"rope.freq_base": 5.0},
+        r"qwen3vlmoe.rope.dimension_sections is \[1, 2, 3, 0\]": {"rope.dimension_sections": [1, 2, 3, 0]},
     }
     for message, options in wrong.items():
         with pytest.raises(ConfigError, match=message):
             open_gguf(str(write(tiny["a"], tmp_path / "wrong.gguf", "F32", **options)), config)
+    for name in (
+        "rope_freqs.weight",
+        "blk.0.attn_q.bias",
+        "blk.99.attn_q.weight",
+        "blk.1.ffn_up.weight",
+        "output_norm.bias",
+    ):
+        more = {name: torch.zeros(4, 4)}
+        with pytest.raises(ConfigError, match=rf"more.gguf: the tensor '{name}' has no place in this model"):
+            open_gguf(str(write(tiny["a"], tmp_path / "more.gguf", "F32", more=more)), config)
     path = write(tiny["a"], tmp_path / "part.gguf", "F32", drop="thinker.model.layers.1.self_attn.q_proj.weight")
     with pytest.raises(ConfigError, match=r"lacks the tensor 'thinker.model.layers.1.self_attn.q_proj.weight'"):
         load(tiny["a"], path)

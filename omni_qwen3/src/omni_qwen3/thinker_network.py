@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import nn
@@ -85,9 +86,29 @@ class Thinker(nn.Module):
         return logits
 
 
+ARCHITECTURES = ("qwen3vlmoe", "qwen3moe")
+"""The names that GGUF files have for the thinker's: that of llama.cpp's converter, and that of a Qwen3 mixture of experts without pictures,
+whose tensors have the same names.
+"""
+
+PREFIXES = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
+"""What comes before the thinker's names on disk."""
+
+
 def open_gguf(path: str, config: QwenConfig) -> GgufCheckpoint:
-    """Return the tensors of a GGUF file of the thinker, a Qwen3 mixture of experts. Raises as the class."""
-    return GgufCheckpoint(path, "thinker.", "qwen3moe", metadata_of(config.thinker), config.folder)
+    """Return the tensors of a GGUF file of the thinker.
+
+    Raises:
+        ConfigError: as the class; or the file has other tensors than the thinker.
+    """
+    text = config.thinker
+    stated = {"rope.dimension_sections": [*text.mrope_section, 0], "rope.freq_base": text.rope_theta}
+    checkpoint = GgufCheckpoint(path, "thinker.", ARCHITECTURES, metadata_of(text), stated, config.folder)
+    with torch.device("meta"):
+        described = Thinker(text).state_dict()
+    names = weights_of(checkpoint, PREFIXES)
+    checkpoint.check_names(chain.from_iterable(names(name, each.shape) for name, each in described.items()))
+    return checkpoint
 
 
 def metadata_of(thinker: DecoderConfig) -> dict[str, int]:
@@ -124,20 +145,19 @@ def load_thinker(
     whole_experts = local.local_experts is not None
     first = local.local_experts.start if local.local_experts is not None else 0
     checkpoint = open_checkpoint(model_path) if gguf is None else open_gguf(gguf, config)
-    prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
 
     def make() -> Thinker:
         with torch.device("meta"):
             model = Thinker(config.thinker, parallel, expert_parallel=expert_parallel)
         if torch.device(device).type == "cpu" and (parallel.size == 1 or whole_experts):
-            names = weights_of(checkpoint, prefixes, first)
+            names = weights_of(checkpoint, PREFIXES, first)
             kind = getattr(torch, dtype)
             keep_narrow(model, checkpoint, names, quantization, kind, experts_only=whole_experts)
         return model
 
     def fill(model: Thinker, kind: torch.dtype | None) -> Thinker:
         parts = part_of(config.thinker, parallel, expert_parallel)
-        return load_module(model, checkpoint, prefixes, dtype=kind, device=place, part_of=parts, first_expert=first)
+        return load_module(model, checkpoint, PREFIXES, dtype=kind, device=place, part_of=parts, first_expert=first)
 
     return load_prepared(
         make,

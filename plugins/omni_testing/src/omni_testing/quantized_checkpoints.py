@@ -132,14 +132,23 @@ def _write(source: Path, folder: Path, tensors: Tensors, more: dict[str, Any]) -
 
 
 def write_gguf(
-    source: Path, path: Path, kind: str, metadata: dict[str, Any], *, prefix: str = "", drop: str = ""
+    source: Path,
+    path: Path,
+    kind: str,
+    metadata: dict[str, Any],
+    *,
+    prefix: str = "",
+    drop: str = "",
+    more: Tensors | None = None,
 ) -> Path:
-    """Write the decoder of a checkpoint as a GGUF file of ``qwen3moe``, under the names that the gguf package has for its tensors.
+    """Write the decoder of a checkpoint as a GGUF file, under the names that the gguf package has for its tensors.
 
     Args:
         source: the checkpoint's folder. kind: of matrices that have whole blocks of it, such as ``Q4_0``; the others are F32.
-        metadata: integers by name, without the architecture before them; ``general.architecture`` may be given too.
+        metadata: integers, floats and lists of integers by name, without the architecture before them; ``general.architecture``, by default
+            that of llama.cpp's converter of Qwen3-Omni, may be given too.
         prefix: before the decoder's names in the checkpoint, such as ``thinker.``. drop: a tensor that is left out, by its name there.
+        more: tensors that are added, under GGUF's names.
     """
     import gguf
 
@@ -151,10 +160,11 @@ def write_gguf(
                 stem = parts[1].rstrip(".") if parts[2] is None else f"{parts[1]}experts.{parts[3]}"
                 found.setdefault(stem, {})[int(parts[2] or -1)] = tensor.float()
     metadata = dict(metadata)
-    writer = gguf.GGUFWriter(path, metadata.pop("general.architecture", "qwen3moe"))
+    writer = gguf.GGUFWriter(path, metadata.pop("general.architecture", "qwen3vlmoe"))
     for key, value in metadata.items():
-        writer.add_uint32(f"{writer.arch}.{key}", value)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3MOE, metadata["block_count"])
+        kinds = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+        kinds[type(value)](f"{writer.arch}.{key}", value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3VLMOE, metadata["block_count"])
     for stem, by_expert in found.items():
         values = torch.stack([by_expert[each] for each in sorted(by_expert)]).numpy()
         values = values if len(by_expert) > 1 else values[0]
@@ -166,6 +176,8 @@ def write_gguf(
         )
         stored = wanted if narrow else gguf.GGMLQuantizationType.F32
         writer.add_tensor(f"{names.get_name(stem)}.weight", gguf.quants.quantize(values, stored), raw_dtype=stored)
+    for name, tensor in (more or {}).items():
+        writer.add_tensor(name, tensor.float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -7,7 +7,7 @@ Needs the ``gguf`` package, an optional extra. Q8_0, Q4_0 and Q4_K are loaded in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +38,35 @@ class GgufCheckpoint(Checkpoint):
     """The tensors of a GGUF file, under names that begin with ``prefix``.
 
     Args:
-        expected: values of the file's metadata, without the architecture before them.
+        architectures: the names that tools have for the model's, which begin the keys of the metadata.
+        expected: values of the metadata, without the architecture before them. stated: those that are compared where the file has them.
+        folder: the checkpoint that everything else comes from.
 
     Raises:
         ConfigError: the file is missing, no GGUF file, of another architecture or of other dimensions; or the package is missing.
     """
 
     def __init__(
-        self, path: str | Path, prefix: str, architecture: str, expected: Mapping[str, int], folder: str | Path
+        self,
+        path: str | Path,
+        prefix: str,
+        architectures: Sequence[str],
+        expected: Mapping[str, int],
+        stated: Mapping[str, Any],
+        folder: str | Path,
     ) -> None:
         self.path = Path(path).expanduser()
         self.folder = Path(folder)
         reader = _open(self.path)
         found = _value(reader, "general.architecture")
-        if found != architecture:
+        if found not in architectures:
             raise ConfigError(
-                f"{self.path}: general.architecture is {found!r}, this model's is {architecture!r}; choose a file of this model"
+                f"{self.path}: general.architecture is {found!r}, this model's is {' or '.join(map(repr, architectures))}; "
+                "choose a file of this model"
             )
-        for key, value in expected.items():
-            name = f"{architecture}.{key}"
-            if (given := _value(reader, name)) != value:
+        for key, value in {**expected, **stated}.items():
+            name = f"{found}.{key}"
+            if (given := _value(reader, name)) != value and not (key in stated and given is None):
                 raise ConfigError(
                     f"{self.path}: {name} is {given}, config.json of {folder} says {value}; choose a file of this model"
                 )
@@ -84,9 +93,26 @@ class GgufCheckpoint(Checkpoint):
         elif stem in NAMES:
             self._tensors[f"{before}{NAMES[stem]}.{end}"] = tensor, None
         else:
-            raise ConfigError(
-                f"{self.path}: the tensor {tensor.name!r} has no place in this model; choose a file of this model"
-            )
+            raise self._misplaced(tensor)
+
+    def _misplaced(self, tensor: Any) -> ConfigError:
+        return ConfigError(
+            f"{self.path}: the tensor {tensor.name!r} has no place in this model; choose a file of this model"
+        )
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check that the file has these tensors, and none beside them, which would change what the model computes.
+
+        Raises:
+            ConfigError: it lacks one, or has another one.
+        """
+        used = set()
+        for name in names:
+            self.shard_of(name)
+            used.add(self._tensors[name][0].name)
+        for tensor, _ in self._tensors.values():
+            if tensor.name not in used:
+                raise self._misplaced(tensor)
 
     def shard_of(self, name: str) -> Path:
         if name not in self.shards:
