@@ -77,8 +77,9 @@ WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel"}
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"weight_block_size is \[128\], .* such as \[128, 128\]"),
         ({"quant_method": "compressed-tensors"}, "config_groups is None"),
         (
-            {"format": "pack-quantized", "config_groups": {"g": {"weights": WEIGHTS}}},
-            r"quantization_config\.format is 'pack-quantized', which cannot be read; there are: float-quantized, int-quantized",
+            {"format": "marlin-24", "config_groups": {"g": {"weights": WEIGHTS}}},
+            r"quantization_config\.format is 'marlin-24', which cannot be read; there are: float-quantized, int-quantized, "
+            "naive-quantized, pack-quantized",
         ),
         (
             {"config_groups": {"g": {"format": "nvfp4-pack-quantized", "weights": WEIGHTS}}},
@@ -150,7 +151,7 @@ def test_a_checkpoint_whose_config_says_nothing_of_its_scales_is_refused(narrow:
     """Its values would be read as weights."""
     copy = Path(shutil.copytree(narrow, tmp_path / "copy"))
     config = json.loads((copy / "config.json").read_text())
-    config["thinker_config"]["quantization_config"] = config.pop("quantization_config")
+    del config["quantization_config"]
     (copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(
         ConfigError, match=r"is stored as float8_e4m3fn, with scales that config\.json does not describe"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 INDEX = "model.safetensors.index.json"
@@ -40,7 +41,8 @@ def write_quantized(
 
     Args:
         source, target: folders; ``target`` is made. pattern: of tensor names.
-        method: ``gptq`` or ``awq``. group: inputs that share a scale. symmetric: all zero points are half of the values.
+        method: ``gptq``, ``awq`` or ``compressed-tensors``, of the latter ``pack-quantized``.
+        group: inputs that share a scale. symmetric: all zero points are half of the values.
         reordered: inputs of a group are not adjacent (``desc_act``). version: of GPTQ's format, 1 or 2.
         plain: a folder for the same checkpoint with the rounded weights as floats.
     """
@@ -53,7 +55,22 @@ def write_quantized(
         parts, rounded[name] = _layer(tensor.float(), method, group, symmetric, reordered, version, bits)
         stored |= {f"{layer}.{part}": value for part, value in parts.items()}
     section: dict[str, Any] = {"quant_method": method, "bits": bits, "group_size": group}
-    if method == "awq":
+    if method == "compressed-tensors":
+        weights: dict[str, Any] = {
+            "num_bits": bits,
+            "type": "int",
+            "symmetric": symmetric,
+            "actorder": "group" if reordered else None,
+        }
+        weights |= {"strategy": "channel"} if group == -1 else {"strategy": "group", "group_size": group}
+        group_0 = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+        section = {
+            "quant_method": method,
+            "format": "pack-quantized",
+            "config_groups": {"group_0": group_0},
+            "ignore": ["lm_head"],
+        }
+    elif method == "awq":
         section |= {"version": "gemm", "zero_point": not symmetric}
     else:
         section |= {"sym": symmetric, "desc_act": reordered, "checkpoint_format": "gptq" if version == 1 else "gptq_v2"}
@@ -191,6 +208,7 @@ def _layer(
     """Return the tensors of a layer, ``[out, in]``, and its rounded weight."""
     size = weight.shape[1]
     half, most = 1 << (bits - 1), (1 << bits) - 1
+    kind = torch.bfloat16 if method == "compressed-tensors" else torch.float16
     group = size if group == -1 else group
     index = torch.arange(size, dtype=torch.int32) // group
     if reordered:
@@ -198,15 +216,28 @@ def _layer(
     order = index.argsort(stable=True)
     parts = weight[:, order].view(len(weight), -1, group)
     if symmetric:
-        scales = (parts.abs().amax(-1) / (half - 1)).half()
+        scales = (parts.abs().amax(-1) / (half - 1)).to(kind)
         zeros = torch.full_like(scales, half).int()
     else:
         low, high = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
-        scales = ((high - low) / most).half()
+        scales = ((high - low) / most).to(kind)
         zeros = (-low / scales.float()).round().clamp(0, most).int()
     wide_scales, wide_zeros = scales.float()[:, index], zeros[:, index]
     values = ((weight / wide_scales).round().int() + wide_zeros).clamp(0, most)
     rounded = (values - wide_zeros).float() * wide_scales
+    if method == "compressed-tensors":
+        per_word = 32 // bits
+        in_words = tuple(range(per_word))
+        parts_of = {
+            "weight_packed": _words(F.pad(values, (0, -size % per_word)), in_words, bits),
+            "weight_scale": scales,
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        if not symmetric:
+            parts_of["weight_zero_point"] = _words(F.pad(zeros.T, (0, -len(zeros) % per_word)), in_words, bits).T
+        if reordered:
+            parts_of["weight_g_idx"] = index
+        return parts_of, rounded
     if method == "awq":
         return {
             "qweight": _words(values.T, AWQ_ORDER, bits),

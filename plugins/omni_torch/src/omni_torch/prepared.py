@@ -48,6 +48,7 @@ _CODE = (
     "quantized_linear",
     "quantized_values",
     "scaled_linear",
+    "quantization_config",
     "quantized_checkpoints",
     "scaled_checkpoints",
     "gguf_checkpoints",

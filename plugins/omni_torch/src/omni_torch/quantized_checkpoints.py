@@ -1,4 +1,4 @@
-"""Reads checkpoints whose linear layers are stored in 4 bits as GPTQ's and AWQ's tools write them, or in 8 as GPTQ's do.
+"""Reads checkpoints whose linear layers are stored in words of 4 or 8 bits, as GPTQ's and AWQ's tools and llm-compressor write them.
 
 Of each such layer ``X`` the tensor ``X.weight`` is made, with the values that the format defines; and, where groups fit, its values and
 scales in the layout of :func:`omni_torch.few_rows.widened`, ``X._weight`` and ``X._scales``, which are loaded as they are.
@@ -6,52 +6,24 @@ scales in the layout of :func:`omni_torch.few_rows.widened`, ``X._weight`` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from attrs import frozen
 
 from omni_core.errors import ConfigError
-from omni_torch.checkpoints import read_json
 from omni_torch.few_rows import GROUP, Groups, packed_int4
-from omni_torch.scaled_checkpoints import METHODS, ScaledCheckpoint, parse_scaled, refused
+from omni_torch.quantization_config import AWQ_PARTS, GPTQ_PARTS, PACKED_PARTS, Scheme, Schemes, find_schemes
+from omni_torch.scaled_checkpoints import ScaledCheckpoint, ScaledScheme
 from omni_torch.weights import Checkpoint, PartOf, whole
 
 VALUES, SCALES = "._weight", "._scales"
 """Ends of the names of tensors in the layout of :func:`omni_torch.few_rows.widened`."""
 
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""The output, of eight, that each 4 bits of an AWQ word, an int32, belong to, lowest first."""
-
-
-@frozen
-class Scheme:
-    """The way in which a checkpoint's layers are stored.
-
-    Attributes:
-        awq: words hold outputs, not inputs. group: inputs that share a scale; -1: all. symmetric: every zero point is half of the values.
-        offset: what is added to stored zero points. reordered: groups need not be adjacent inputs. bits: of a value, 4 or 8.
-    """
-
-    awq: bool
-    group: int
-    symmetric: bool
-    offset: int = 0
-    reordered: bool = False
-    bits: int = 4
-
-    @property
-    def per_word(self) -> int:
-        """Values in an int32."""
-        return 32 // self.bits
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The column that each value of a word of zero points, or of AWQ, belongs to, lowest bits first."""
-        return AWQ_ORDER if self.awq else tuple(range(self.per_word))
+SHAPE = "weight_shape"
+"""The tensor of outputs and inputs of a layer of llm-compressor's."""
 
 
 def open_checkpoint(folder: str | Path) -> Checkpoint:
@@ -60,90 +32,67 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
     Raises:
         ConfigError: as :class:`omni_torch.weights.Checkpoint`; or the way of quantisation is not implemented.
     """
-    config = Path(folder) / "config.json"
-    raw = read_json(config) if config.is_file() else {}
-    section = raw.get("quantization_config")
-    if section is None:
+    found = find_schemes(Path(folder))
+    if found is None:
         return Checkpoint(folder)
-    if not isinstance(section, dict):
-        raise ConfigError(f"{config}: quantization_config must be an object, is a {type(section).__name__}")
-    if str(section.get("quant_method")).lower() in METHODS:
-        return ScaledCheckpoint(folder, parse_scaled(section, str(config)))
-    return QuantizedCheckpoint(folder, parse_scheme(section, str(config)))
+    return ScaledCheckpoint(folder, found) if isinstance(found, ScaledScheme) else QuantizedCheckpoint(folder, found)
 
 
-def parse_scheme(section: dict[str, Any], where: str) -> Scheme:
-    """Read ``quantization_config``.
+class QuantizedCheckpoint(ScaledCheckpoint):
+    """A checkpoint some of whose layers are stored in words, with the tensors of :class:`omni_torch.quantization_config.Parts`."""
 
-    Raises:
-        ConfigError: the method or one of its options is not implemented; the message names the file, the field and what is.
-    """
-
-    def refuse(field: str, allowed: str) -> ConfigError:
-        return refused(where, field, section.get(field), allowed)
-
-    method = str(section.get("quant_method")).lower()
-    packing = str(section.get("packing_format", "auto_round:auto_gptq")).lower() if method == "auto-round" else method
-    kind = packing.rpartition(":")[2].removeprefix("auto_")
-    if method not in ("gptq", "awq", "auto-round"):
-        advice = f"gptq, awq, auto-round, {', '.join(METHODS)}. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
-        raise refuse("quant_method", advice)
-    if kind not in ("gptq", "awq"):
-        raise refuse("packing_format", "auto_round:auto_gptq, auto_round:auto_awq")
-    bits = section.get("bits")
-    if not isinstance(bits, int) or bits not in ((4,) if kind == "awq" else (4, 8)):
-        raise refuse("bits", "4" if kind == "awq" else "4, 8")
-    group = section.get("group_size", 128)
-    if isinstance(group, bool) or not isinstance(group, int) or not (group == -1 or group > 0):
-        raise refuse("group_size", "-1 or a number of inputs, such as 128")
-    if kind == "awq":
-        if str(section.get("version", "gemm")).lower() != "gemm":
-            raise refuse("version", "gemm")
-        return Scheme(True, group, section.get("zero_point", not section.get("sym", False)) is False)
-    form = section.get("checkpoint_format", section.get("format", "gptq"))
-    if form not in ("gptq", "gptq_v2"):
-        raise refuse("checkpoint_format", "gptq, gptq_v2")
-    reordered = section.get("desc_act", False) is True
-    # Symmetric checkpoints have the zero point 8 (of 8 bits 128), whichever of that and one less their tool has stored.
-    return Scheme(False, group, section.get("sym", True) is True, 1 if form == "gptq" else 0, reordered, bits)
-
-
-class QuantizedCheckpoint(Checkpoint):
-    """A checkpoint with tensors ``X.qweight``, ``X.qzeros``, ``X.scales`` and, of GPTQ, ``X.g_idx``."""
-
-    def __init__(self, folder: str | Path, scheme: Scheme) -> None:
-        super().__init__(folder)
-        self.scheme = scheme
-        self._layers = {name.removesuffix(".qweight") for name in self.shards if name.endswith(".qweight")}
-        for layer in self._layers:
-            shard = self.shards[f"{layer}.qweight"]
+    def __init__(self, folder: str | Path, schemes: Schemes) -> None:
+        super().__init__(folder, schemes.scaled)
+        stored = {name.rpartition(".")[0] for name in self.shards if name.endswith((".qweight", ".weight_packed"))}
+        self._layers = {layer: schemes.of(layer) for layer in stored}
+        for layer, scheme in self._layers.items():
+            shard = self.shard_of(f"{layer}.{scheme.parts.values}")
             self.shards |= {f"{layer}{end}": shard for end in (".weight", VALUES, SCALES)}
 
     def narrow(self, weights: Iterable[str]) -> Groups | None:
-        layers = [name.removesuffix(".weight") for name in weights]
-        if not all(layer in self._layers for layer in layers) or (
-            self.scheme.group % GROUP and self.scheme.group != -1
-        ):
+        layers = {name.removesuffix(".weight") for name in weights}
+        if not layers <= self._layers.keys():
             return None
-        if self.scheme.reordered and not self._out_of_order.isdisjoint(layers):
+        schemes = {self._layers[layer] for layer in layers}
+        bits = {each.bits for each in schemes}
+        zeros = {layer in self._asymmetric for layer in layers}
+        if len(bits) > 1 or len(zeros) > 1 or any(each.group % GROUP and each.group != -1 for each in schemes):
             return None
-        if self.scheme.bits == 8 and not self.scheme.symmetric:
+        if any(each.reordered for each in schemes) and not self._out_of_order.isdisjoint(layers):
             return None
-        return Groups(self.scheme.bits, zero_points=not self.scheme.symmetric)
+        if bits == {8} and zeros == {True}:
+            return None
+        return Groups(bits.pop(), zero_points=zeros.pop())
 
     @cached_property
     def _out_of_order(self) -> set[str]:
-        """The layers whose groups are not adjacent inputs. Each shard is opened once."""
-        by_shard: dict[Path, list[str]] = {}
-        for name in (f"{layer}.g_idx" for layer in self._layers):
-            if name in self.shards:
-                by_shard.setdefault(self.shards[name], []).append(name)
+        """The layers whose groups are not adjacent inputs."""
         found = set()
-        for names in by_shard.values():
-            for name, index in super().read(names).items():
-                if not torch.equal(index.int(), _adjacent(len(index), self.scheme.group)):
-                    found.add(name.removesuffix(".g_idx"))
+        for layer, index in self._each("groups"):
+            if not _is_adjacent(index, self._layers[layer].group):
+                found.add(layer)
         return found
+
+    @cached_property
+    def _asymmetric(self) -> set[str]:
+        """The layers with zero points other than half of the values, whatever their description says."""
+        found = {layer for layer, scheme in self._layers.items() if not scheme.symmetric}
+        for layer, words in self._each("zeros"):
+            scheme = self._layers[layer]
+            if scheme.symmetric and not _is_half(words, scheme):
+                found.add(layer)
+        return found
+
+    def _each(self, part: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield a part of all layers that have it. Each shard is opened once."""
+        by_shard: dict[Path, dict[str, str]] = {}
+        for layer, scheme in self._layers.items():
+            name = f"{layer}.{getattr(scheme.parts, part)}"
+            if name in self.shards:
+                by_shard.setdefault(self.shards[name], {})[name] = layer
+        for names in by_shard.values():
+            for name, tensor in self._stored(names).items():
+                yield names[name], tensor
 
     def read(
         self, names: Iterable[str], part_of: PartOf = whole, dtype: torch.dtype | None = None
@@ -151,8 +100,8 @@ class QuantizedCheckpoint(Checkpoint):
         wanted = list(dict.fromkeys(names))
         made = {name: name.rpartition(".")[0] for name in wanted if name.rpartition(".")[0] in self._layers}
         made = {name: layer for name, layer in made.items() if name.endswith((".weight", VALUES, SCALES))}
-        tensors = super().read([name for name in wanted if name not in made], part_of)
-        stored = super().read(part for layer in dict.fromkeys(made.values()) for part in self._parts(layer))
+        tensors = super().read([name for name in wanted if name not in made], part_of, dtype)
+        stored = self._stored(part for layer in dict.fromkeys(made.values()) for part in self._parts(layer))
         newest: tuple[str, _Layer] | None = None
         for name, layer in sorted(made.items(), key=lambda each: each[1]):  # those of one layer after one another
             if newest is None or newest[0] != layer:
@@ -163,57 +112,93 @@ class QuantizedCheckpoint(Checkpoint):
                 part = part_of(name)
                 tensors[name] = tensor if part is None else tensor[part.bounds(name, tuple(tensor.shape))].contiguous()
             else:
-                tensors[name] = (
-                    unpacked.values() if name.endswith(VALUES) else unpacked.group_scales(self.scheme.symmetric)
-                )
+                tensors[name] = unpacked.values() if name.endswith(VALUES) else unpacked.group_scales()
         return tensors
 
+    def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
+        return (
+            self.read([name])[name][rows]
+            if name.removesuffix(".weight") in self._layers
+            else super().read_rows(name, rows)
+        )
+
     def _parts(self, layer: str) -> list[str]:
-        needed = ["qweight", "scales", *([] if self.scheme.symmetric else ["qzeros"])]
-        index = [f"{layer}.g_idx"] if f"{layer}.g_idx" in self.shards and not self.scheme.awq else []
-        return [*(f"{layer}.{each}" for each in needed), *index]
+        scheme = self._layers[layer]
+        parts = scheme.parts
+        needed = [parts.values, parts.scales, *([] if scheme.symmetric else [parts.zeros])]
+        others = [f"{layer}.{each}" for each in (parts.zeros, parts.groups, SHAPE)]
+        return list(
+            dict.fromkeys([*(f"{layer}.{each}" for each in needed), *(each for each in others if each in self.shards)])
+        )
 
     def _unpacked(self, layer: str, stored: dict[str, torch.Tensor]) -> _Layer:
-        words, scales = stored[f"{layer}.qweight"], stored[f"{layer}.scales"]
-        axis = 1 if self.scheme.awq else 0
-        self._expect(layer, "qweight", words, words.dim() == 2 and words.dtype == torch.int32, "a matrix of int32")
-        per_word, bits = self.scheme.per_word, self.scheme.bits
-        size, out = (
-            (len(words), per_word * words.shape[1]) if self.scheme.awq else (per_word * len(words), words.shape[1])
-        )
-        group = size if self.scheme.group == -1 else self.scheme.group
+        scheme = self._layers[layer]
+        parts, bits = scheme.parts, scheme.bits
+        words, scales = stored[f"{layer}.{parts.values}"], stored[f"{layer}.{parts.scales}"]
+        self._expect(layer, parts.values, words, words.dim() == 2 and words.dtype == torch.int32, "a matrix of int32")
+        if parts == GPTQ_PARTS:
+            values = _rows(words, bits).T.contiguous()
+        elif parts == AWQ_PARTS:
+            values = _columns(words, scheme.order, bits).T.contiguous()
+        else:
+            values = _columns(words, scheme.order, bits)[:, : self._inputs(layer, words, stored)].contiguous()
+        out, size = values.shape
+        group = size if scheme.group == -1 else scheme.group
         groups = -(-size // group)
-        self._expect(layer, "scales", scales, tuple(scales.shape) == (groups, out), f"[{groups}, {out}]")
-        values = (_columns(words, self.scheme.order, bits) if axis else _rows(words, bits)).T.contiguous()
+        outputs_first = parts == PACKED_PARTS
+        grid = [out, groups] if outputs_first else [groups, out]
+        if outputs_first and scheme.group == -1 and scales.numel() in (1, out):
+            scales = scales.reshape(-1, 1).expand(out, 1)
+        self._expect(
+            layer, parts.scales, scales, [*scales.shape] == grid and scales.is_floating_point(), f"floats {grid}"
+        )
         zeros = None
-        if not self.scheme.symmetric:
-            packed = stored[f"{layer}.qzeros"]
-            self._expect(
-                layer,
-                "qzeros",
-                packed,
-                tuple(packed.shape) == (groups, -(-out // per_word)),
-                f"[{groups}, {-(-out // per_word)}]",
-            )
-            zeros = _columns(packed, self.scheme.order, bits)[:, :out]
-            zeros = ((zeros + self.scheme.offset) & ((1 << bits) - 1)).T
-        index = stored.get(f"{layer}.g_idx")
+        points = stored.get(f"{layer}.{parts.zeros}")
+        if points is not None and not (scheme.symmetric and _is_half(points, scheme)):
+            zeros = self._zeros(layer, points, groups, out)
+        index = stored.get(f"{layer}.{parts.groups}")
         if index is not None:
-            self._expect(
-                layer,
-                "g_idx",
-                index,
-                tuple(index.shape) == (size,) and int(index.max()) < groups,
-                f"[{size}] of groups below {groups}",
-            )
-            if torch.equal(index.int(), _adjacent(size, group)):
+            lowest = -1 if outputs_first else 0
+            fits = tuple(index.shape) == (size,) and not index.is_floating_point()
+            fits = fits and lowest <= int(index.min()) and int(index.max()) < groups
+            self._expect(layer, str(parts.groups), index, fits, f"[{size}] of groups from 0 to {groups - 1}")
+            if _is_adjacent(index, scheme.group):
                 index = None
-            elif not self.scheme.reordered:
+            elif not scheme.reordered:
                 raise ConfigError(
-                    f"{self.shard_of(f'{layer}.g_idx')}: the tensor {layer + '.g_idx'!r} reorders inputs, but config.json says "
-                    "desc_act is false; set quantization_config.desc_act to true"
+                    f"{self.shard_of(f'{layer}.{parts.groups}')}: the tensor {f'{layer}.{parts.groups}'!r} reorders inputs, but "
+                    "config.json says desc_act is false; set quantization_config.desc_act to true"
                 )
-        return _Layer(bits, values, scales.T.float(), zeros, group, index)
+        return _Layer(bits, values, (scales if outputs_first else scales.T).float(), zeros, group, index)
+
+    def _inputs(self, layer: str, words: torch.Tensor, stored: dict[str, torch.Tensor]) -> int:
+        """Return the inputs of a layer of llm-compressor's, whose last word may be filled in part."""
+        per_word = self._layers[layer].per_word
+        given = stored.get(f"{layer}.{SHAPE}")
+        if given is None:
+            return per_word * words.shape[1]
+        shape = given.tolist() if given.dtype in (torch.int64, torch.int32) else None
+        fits = isinstance(shape, list) and len(shape) == 2 and shape[0] == len(words)
+        fits = fits and shape is not None and -(-shape[1] // per_word) == words.shape[1]
+        self._expect(layer, SHAPE, given, fits, f"[{len(words)}, inputs in {words.shape[1]} words of {per_word}]")
+        assert shape is not None
+        return int(shape[1])
+
+    def _zeros(self, layer: str, stored: torch.Tensor, groups: int, out: int) -> torch.Tensor:
+        """Return the zero points of a layer, ``[out, groups]``, from 0 on."""
+        scheme = self._layers[layer]
+        words = -(-out // scheme.per_word)
+        if scheme.parts == PACKED_PARTS:
+            if stored.dtype == torch.int8:  # of versions that packed values alone
+                self._expect(layer, scheme.parts.zeros, stored, [*stored.shape] == [out, groups], f"[{out}, {groups}]")
+                return stored.int() + (1 << (scheme.bits - 1))
+            fits = stored.dtype == torch.int32 and [*stored.shape] == [words, groups]
+            self._expect(layer, scheme.parts.zeros, stored, fits, f"int32 [{words}, {groups}]")
+            return _rows(stored, scheme.bits)[:out]
+        fits = stored.dtype == torch.int32 and [*stored.shape] == [groups, words]
+        self._expect(layer, scheme.parts.zeros, stored, fits, f"int32 [{groups}, {words}]")
+        zeros = _columns(stored, scheme.order, scheme.bits)[:, :out]
+        return ((zeros + scheme.offset) & ((1 << scheme.bits) - 1)).T
 
     def _expect(self, layer: str, part: str, tensor: torch.Tensor, holds: bool, wanted: str) -> None:
         if not holds:
@@ -247,7 +232,7 @@ class _Layer:
     def values(self) -> torch.Tensor:
         return packed_int4(self.stored.to(torch.uint8)) if self.bits == 4 else (self.stored - 128).to(torch.int8)
 
-    def group_scales(self, symmetric: bool) -> torch.Tensor:
+    def group_scales(self) -> torch.Tensor:
         count = self.stored.shape[1] // GROUP
         scales = _spread(self.scales, self.group, count).to(torch.bfloat16)
         if self.zeros is None:
@@ -261,6 +246,21 @@ def _spread(scales: torch.Tensor, group: int, count: int) -> torch.Tensor:
 
 def _adjacent(size: int, group: int) -> torch.Tensor:
     return torch.arange(size, dtype=torch.int32) // (size if group == -1 else group)
+
+
+def _is_adjacent(index: torch.Tensor, group: int) -> bool:
+    """Return whether groups are adjacent inputs. Numbers of -1 are those of a file that has reserved them and not used them."""
+    return bool((index == -1).any()) or torch.equal(index.int(), _adjacent(len(index), group))
+
+
+def _is_half(zeros: torch.Tensor, scheme: Scheme) -> bool:
+    """Return whether stored zero points are half of the values. Of GPTQ's tools some store one less and some do not, in either version."""
+    if zeros.dtype == torch.int8 or not zeros.numel():
+        return not bool(zeros.any())
+    half, step = 1 << (scheme.bits - 1), sum(1 << place for place in range(0, 32, scheme.bits))
+    allowed = (half, half - 1) if scheme.parts == GPTQ_PARTS else (half,)
+    words = [torch.tensor(each * step, dtype=torch.int64) for each in allowed]
+    return any(bool(((zeros.long() & 0xFFFFFFFF) == each).all()) for each in words)
 
 
 def _rows(words: torch.Tensor, bits: int) -> torch.Tensor:

@@ -56,17 +56,13 @@ def parse_scaled(section: dict[str, Any], where: str) -> ScaledScheme:
     groups = section.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise refused(where, "config_groups", groups, "an object of groups with `weights`")
-    sparsity = section.get("sparsity_config")
-    if isinstance(sparsity, dict) and sparsity.get("format") not in (None, "dense"):
-        raise refused(where, "sparsity_config.format", sparsity["format"], "dense")
-    if section.get("transform_config"):
-        raise refused(where, "transform_config", section["transform_config"], "none, inputs as they are")
+    check_whole(section, where)
     for name, group in groups.items():
         weights = group.get("weights") if isinstance(group, dict) else None
         field = f"config_groups.{name}.weights"
         form = (group.get("format") if isinstance(group, dict) else None) or section.get("format")
         if form not in PLAIN_FORMATS:
-            raise refused(where, "format", form, ", ".join(each for each in PLAIN_FORMATS if each))
+            raise refused(where, "format", form, ", ".join([*filter(None, PLAIN_FORMATS), "pack-quantized"]))
         if not isinstance(weights, dict) or weights.get("num_bits") != 8:
             advice = (
                 "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
@@ -82,6 +78,15 @@ def parse_scaled(section: dict[str, Any], where: str) -> ScaledScheme:
     if len(blocks) > 1:
         raise refused(where, "config_groups", sorted(map(str, blocks)), "blocks of one shape")
     return ScaledScheme(blocks.pop() if blocks else None)
+
+
+def check_whole(section: dict[str, Any], where: str) -> None:
+    """Check that llm-compressor's layers are stored whole, for inputs as they are. Raises as :func:`parse_scaled`."""
+    sparsity = section.get("sparsity_config")
+    if isinstance(sparsity, dict) and sparsity.get("format") not in (None, "dense"):
+        raise refused(where, "sparsity_config.format", sparsity["format"], "dense")
+    if section.get("transform_config"):
+        raise refused(where, "transform_config", section["transform_config"], "none, inputs as they are")
 
 
 def _block(given: Any, where: str, field: str) -> Block | None:

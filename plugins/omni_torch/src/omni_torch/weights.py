@@ -123,8 +123,19 @@ class Checkpoint:
             ConfigError: no file does.
         """
         if name not in self.shards:
-            raise ConfigError(f"the checkpoint {self.folder} lacks the tensor {name!r}")
+            raise ConfigError(f"the checkpoint {self.folder} lacks the tensor {name!r}{self._instead(name)}")
         return self.shards[name]
+
+    def _instead(self, name: str) -> str:
+        """Return what is said of a missing weight whose layer has other tensors: it is quantised."""
+        layer = f"{name.removesuffix('weight')}"
+        parts = sorted(each.removeprefix(layer) for each in self.shards if name != layer and each.startswith(layer))
+        if not any(part.startswith(("q", "weight_", "scales")) for part in parts):
+            return ""
+        return (
+            f", but has its {', '.join(parts)}: it is quantised, in a way that config.json (quantization_config) does not describe; "
+            "use a checkpoint in bfloat16, or download its config again"
+        )
 
 
 def _read(shard: Any, name: str, part: Part | None) -> torch.Tensor:
