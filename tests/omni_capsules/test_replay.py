@@ -11,7 +11,7 @@ import pytest
 from capsule_parts import MakeCapsule, payload
 
 from omni_capsules.capsule import Capsule, CapsuleError, StageRecord, record_of
-from omni_capsules.rebuild import Rebuilt, chosen, rebuild, trusted_packages
+from omni_capsules.rebuild import Rebuilt, chosen, rebuild
 from omni_capsules.records import Records
 from omni_capsules.replay import Comparison, Outcome, compare, replay
 from omni_capsules.stage import RecordedStage
@@ -165,14 +165,6 @@ def test_the_stage_that_failed_is_run_again_unless_another_is_named(make_capsule
         chosen(capsule, "c")
     with pytest.raises(CapsuleError, match=r"the capsule holds no stage \(p: did not answer\)"):
         chosen(attrs.evolve(capsule, stages=[], missing={"p": "did not answer"}), None)
-
-
-def test_code_that_is_no_plugin_of_omni_runs_only_when_trusted(make_capsule: MakeCapsule) -> None:
-    capsule = make_capsule(attrs.evolve(SPEC, route_fn="os:system"), one)
-    with pytest.raises(CapsuleError, match=r"no plugin of omni: computes:scaled, os:system; .*--trust"):
-        built(capsule, trust=False)
-    assert {"omni_core", "omni_capsules"} <= trusted_packages()
-    assert {"os", "subprocess", "computes", "numpy"}.isdisjoint(trusted_packages())
 
 
 def test_what_is_needed_and_not_here_is_named(make_capsule: MakeCapsule) -> None:

@@ -28,7 +28,7 @@ DIFFERENT = 3
 @click.option("--paced", is_flag=True, help="Give each input when it came then, and not as fast as possible.")
 @click.option("--model", metavar="FOLDER", help="The checkpoint, where it is not where it was then.")
 @click.option("--device", metavar="DEVICE", help="cpu or cuda:N, in place of the device that was used.")
-@click.option("--trust", is_flag=True, help="Run code that belongs to no plugin of omni.")
+@click.option("--trust", is_flag=True, help="Run whatever FILE names, also what no installed plugin registers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def replay(
     file: Path,

@@ -49,7 +49,10 @@ def describe(stages: Iterable[StageSpec], like: Mapping[str, Any] | None = None)
             versions[name] = versions.get(name) or version(name)
         except (PackageNotFoundError, ValueError):
             continue  # a module of the user's own
-    packages = {name for name in roots if name.startswith("omni_")} | own | {*like.get("sources", ())}
+    packages = {name for name in roots if name.startswith("omni_")} | own
+    packages |= {
+        name for name in like.get("sources", ()) if name.isidentifier()
+    }  # to find one in a package would import that
     return {
         "versions": dict(sorted(versions.items())),
         "sources": {name: digest for name in sorted(packages) if (digest := _source(name))},

@@ -1,38 +1,40 @@
 """From a capsule to the stage that is run again: its launch spec, checked, and its process's kernels and environment.
 
-A capsule names what is imported and called, so one from somebody else is as a program from somebody else. Without ``trust`` only code
-of distributions is run that are plugins of omni, or need it.
+A capsule names what is imported and called, so one from somebody else is as a program from somebody else. Without ``trust`` it may name
+only what installed plugins register (:mod:`omni_capsules.registered`), and its environment variables are not set.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import distributions, packages_distributions
 from importlib.util import find_spec
 from typing import Any
 
 import attrs
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from omni_capsules.capsule import Capsule, CapsuleError, StageRecord
-from omni_capsules.environment import references
 from omni_capsules.events import INPUTS
+from omni_capsules.registered import unregistered
 from omni_core.errors import did_you_mean
+from omni_core.launch.prepare import ENVIRONMENT, KERNELS
+from omni_core.plugins import load_plugins
 from omni_core.processes.main import PREPARE
 from omni_core.protocol.specs import KernelSpec, StageSpec
 from omni_core.references import load
+from omni_core.stage_logs import stage_environment
 
 
 @frozen
 class Rebuilt:
-    """A stage that can be run again: one attempt of the request in it."""
+    """A stage that can be run again: one attempt of the request in it. ``withheld``: what it is run without, in words."""
 
     record: StageRecord
     spec: StageSpec
     kernels: dict[str, list[KernelSpec]]
     env: dict[str, str]
+    withheld: list[str] = field(factory=list)
 
 
 def chosen(capsule: Capsule, stage: str | None) -> StageRecord:
@@ -66,10 +68,10 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
 
     Args:
         model: the folder of the checkpoint, in place of the one that was used. device: likewise.
-        trust: run code of any package.
+        trust: run whatever it names, with its environment variables.
 
     Raises:
-        CapsuleError: the capsule has no inputs of it, or what it names cannot be run here.
+        CapsuleError: the capsule has no inputs of it, or what it names cannot be run here, or not without ``trust``.
     """
     where = f"stage {record.stage!r}"
     if not record.inputs:
@@ -83,9 +85,10 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
     process = capsule.processes.get(record.process)
     if process is None:
         raise CapsuleError(f"{where}: the capsule does not say how its process {record.process!r} was launched")
-    if process.get("ranks", 1) > 1:
-        raise CapsuleError(f"{where} has {process['ranks']} ranks, and one process runs it again: that is not possible")
     spec = _stage_spec(process, record.stage)
+    ranks = max(process.get("ranks", 1), spec.injected.get("tp_size", 1))
+    if ranks > 1:
+        raise CapsuleError(f"{where} has {ranks} ranks, and one process runs it again: that is not possible")
     injected = {**spec.injected, **_given(model_path=model, device=device)}
     number = "" if device is None else device.removeprefix("cuda:")
     gpu = spec.gpu if device is None else int(number) if number.isdecimal() else None
@@ -94,9 +97,32 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
     if isinstance(path, str) and os.path.isabs(path) and not os.path.exists(path):
         raise CapsuleError(f"{where}: its checkpoint {path} is not here; say where it is: --model FOLDER")
     kernels = {operation: [_kernel(each) for each in kernels] for operation, kernels in process["kernels"].items()}
-    if not trust:
-        _check_trusted([*references(spec), *(each.target for kernels_of in kernels.values() for each in kernels_of)])
-    return Rebuilt(record, spec, kernels, dict(process["env"]))
+    if trust:
+        return Rebuilt(record, spec, kernels, dict(process["env"]))
+    strange = unregistered(spec, capsule.pipeline, load_plugins())
+    if strange:
+        raise CapsuleError(
+            f"{where}: no installed plugin registers what the capsule names: {', '.join(strange)}; if you know where it comes from: --trust"
+        )
+    env = {**ENVIRONMENT, **stage_environment()}
+    withheld = [
+        f"{name}: not set as then without --trust"
+        for name, value in process["env"].items()
+        if name not in env and os.environ.get(name) != value
+    ]
+    return Rebuilt(record, spec, _installed(kernels, withheld), env, withheld)
+
+
+def _installed(kernels: Mapping[str, list[KernelSpec]], missing: list[str]) -> dict[str, list[KernelSpec]]:
+    """Return the installed kernels of the same operations and names, as they are registered here; note the others as missing."""
+    registered = load(KERNELS)(load_plugins()) if find_spec("omni_torch") is not None else {}
+    here = {operation: {each.name: each for each in specs} for operation, specs in registered.items()}
+    found: dict[str, list[KernelSpec]] = {}
+    for operation, specs in kernels.items():
+        own = here.get(operation, {})
+        found[operation] = [own[each.name] for each in specs if each.name in own]
+        missing += [f"kernel {each.name!r} of {operation}: not installed" for each in specs if each.name not in own]
+    return found
 
 
 def enter(rebuilt: Rebuilt) -> list[str]:
@@ -108,7 +134,7 @@ def enter(rebuilt: Rebuilt) -> list[str]:
     for name, value in rebuilt.env.items():
         os.environ.setdefault(name, value)
     if find_spec("omni_torch") is None:
-        return []
+        return rebuilt.withheld
     here = {
         operation: [each for each in kernels if find_spec(each.target.partition(".")[0].partition(":")[0]) is not None]
         for operation, kernels in rebuilt.kernels.items()
@@ -122,7 +148,7 @@ def enter(rebuilt: Rebuilt) -> list[str]:
         }
     )
     load(PREPARE)(here, rebuilt.spec.gpu, [])
-    return [f"kernels of {name}: not here" for name in gone]
+    return rebuilt.withheld + [f"kernels of {name}: not here" for name in gone]
 
 
 def _given(**values: str | None) -> dict[str, str]:
@@ -151,29 +177,3 @@ def _made(kind: Any, given: Mapping[str, Any], what: str) -> Any:
         return kind(**{name: value for name, value in given.items() if name in known})
     except TypeError as error:
         raise CapsuleError(f"{what}: {error}") from None
-
-
-def _check_trusted(named: list[str]) -> None:
-    strange = [
-        name for name in dict.fromkeys(named) if name.partition(":")[0].partition(".")[0] not in trusted_packages()
-    ]
-    if strange:
-        raise CapsuleError(
-            f"the capsule runs code that is no plugin of omni: {', '.join(strange)}; if you know where it comes from: --trust"
-        )
-
-
-@cache
-def trusted_packages() -> frozenset[str]:
-    """Return the packages of omni, of its plugins, and of distributions that need omni."""
-    trusted = {"omni_core"}
-    of_distribution: dict[str, list[str]] = {}
-    for package, names in packages_distributions().items():
-        for name in names:
-            of_distribution.setdefault(name, []).append(package)
-    for each in distributions():
-        plugins = [entry.module.partition(".")[0] for entry in each.entry_points if entry.group == "omni"]
-        needs_omni = any(need.lower().replace("_", "-").startswith("omni-") for need in each.requires or ())
-        if plugins or needs_omni:  # of an editable install no file is listed: its package has its name
-            trusted.update(plugins, of_distribution.get(each.name, ()), [each.name.replace("-", "_")])
-    return frozenset(trusted)
