@@ -81,7 +81,7 @@ def test_the_commands_show_what_is_chosen(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text(dump_json(pipeline()))
 
     def told(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(omni, [*arguments])
+        result = CliRunner().invoke(omni, [*arguments, "--set", f"placement_fn={__name__}:choose"])
         return result.exit_code, result.output + str(result.exception or "")
 
     code, shown = told("plan", str(path), "--gpus", "2", "--gpu-memory", "24GiB")

@@ -25,7 +25,7 @@ from omni_core.errors import ConfigError, OmniError, did_you_mean, message_of
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import PluginRegistry
 from omni_core.references import normalize
-from omni_deploy.layers import Layer
+from omni_deploy.layers import ENVIRONMENT, Layer
 from omni_deploy.platforms import PLATFORMS
 
 SOURCE = ("pipeline", "model_path", "options")
@@ -225,7 +225,7 @@ def environment_layer(names: Iterable[str], environment: Mapping[str, str] | Non
             overrides.append(Override(path, value_of(path, parse(text, variable)[0] if text else "", text), variable))
         except ConfigError as error:
             problems.append(str(error))
-    return Layer("environment", overrides, problems)
+    return Layer(ENVIRONMENT, overrides, problems)
 
 
 def leaves(parts: tuple[str, ...], value: Any, origin: Callable[[tuple[str, ...]], str]) -> Iterator[Override]:

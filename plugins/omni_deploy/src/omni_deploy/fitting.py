@@ -14,6 +14,24 @@ from omni_core.errors import ConfigError, OmniError, message_of
 from omni_core.references import load
 from omni_deploy.budgets import check
 from omni_deploy.devices import detect
+from omni_deploy.layers import LayeredConfig
+
+
+class NamedInFileError(ConfigError):
+    """A file names code that a command which runs nothing would have to run."""
+
+
+def check_placement(resolved: LayeredConfig) -> None:
+    """Check that no file names the ``placement_fn``, for commands that run nothing else that a file names.
+
+    Raises:
+        NamedInFileError: one does.
+    """
+    where, named = resolved.in_file("placement_fn"), resolved.config.placement_fn
+    if where is not None and named is not None:
+        raise NamedInFileError(
+            f"{where}: placement_fn: is code that the file names, and not called here; to call it: --set placement_fn={named}"
+        )
 
 
 def gpus_of(config: PipelineConfig) -> list[int] | None:

@@ -31,6 +31,9 @@ from omni_core.config.validation import problems as rule_problems
 from omni_core.errors import ConfigError, did_you_mean
 from omni_deploy.origins import located
 
+ENVIRONMENT = "environment"
+"""The name of the layer of environment variables."""
+
 _USED_BY = {"gpu": "device", "gpu_memory": "device", "tp_size": "tp_size"}
 """Fields that :data:`EVERY` sets where the stage's factory takes this argument."""
 
@@ -66,6 +69,14 @@ class LayeredConfig(ResolvedConfig):
         """Return problems of the config, one a line, each with the places of the values that it names."""
         known = {path: (origin,) for path, origin in self.origins.items()} | self.provenance
         return "\n".join(located(line, known)[0] for line in text.splitlines())
+
+    def in_file(self, path: str) -> str | None:
+        """Return where a file says the value of a path; ``None`` if the pipeline, a variable or a flag does."""
+        for layer in reversed(self.layers):
+            for each in layer.overrides:
+                if each.path == path:
+                    return None if layer.name.startswith((ENVIRONMENT, "--")) else each.origin
+        return self.origins.get(path)
 
 
 def for_every_stage(overrides: Iterable[Override]) -> tuple[list[Override], list[Override]]:

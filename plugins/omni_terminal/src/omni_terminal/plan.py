@@ -16,7 +16,7 @@ from omni_core.errors import ConfigError
 from omni_core.plugins import load_plugins
 from omni_core.references import load
 from omni_deploy.budgets import problems
-from omni_deploy.fitting import gpus_of, placed
+from omni_deploy.fitting import check_placement, gpus_of, placed
 from omni_deploy.options import resolve_config
 from omni_deploy.platforms import platform
 
@@ -62,6 +62,7 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     if gpu_memory is not None and gpus is None:
         raise click.UsageError("--gpu-memory needs --gpus")
     resolved = resolve_config(planned_platform(gpus), **source)
+    check_placement(resolved)
     notes, devices = dict[str, str](), gpus_of(resolved.config) if gpus is None else _devices(gpus, gpu_memory)
     try:
         placement = placed(resolved.config, Machine(devices, here=gpus is None))

@@ -10,7 +10,8 @@ from omni_core.cli.main import LazyGroup
 from omni_core.cli.source import with_source
 from omni_core.config.completion import DoesNotFitError, Machine
 from omni_core.config.schema import PipelineConfig
-from omni_deploy.fitting import gpus_of, placed
+from omni_deploy.fitting import NamedInFileError, check_placement, gpus_of, placed
+from omni_deploy.layers import LayeredConfig
 from omni_deploy.options import resolve_config
 from omni_deploy.writing import dump_json, dump_yaml
 from omni_terminal.config.graph import mermaid, terminal
@@ -21,12 +22,17 @@ def config() -> None:
     """Show, check and draw a pipeline's config. PIPELINE is a registered name, a deploy file or preset, a checkpoint folder or a hub id."""
 
 
-def placed_here(config: PipelineConfig) -> PipelineConfig:
-    """Return the config with what is chosen for this machine; where it does not fit, as it was, with a warning."""
+def placed_here(resolved: LayeredConfig) -> PipelineConfig:
+    """Return the config with what is chosen for this machine; as it was, with a warning, where it does not fit, or where a file names
+    the code that would choose: that runs only with the pipeline.
+    """
+    config = resolved.config
     try:
+        check_placement(resolved)
         return placed(config, Machine(gpus_of(config))).config
-    except DoesNotFitError as error:
-        click.echo(f"Warning: left open, because it does not fit this machine: {error}", err=True)
+    except (DoesNotFitError, NamedInFileError) as error:
+        why = ", because it does not fit this machine" if isinstance(error, DoesNotFitError) else ""
+        click.echo(f"Warning: left open{why}: {error}", err=True)
         return config
 
 
@@ -35,7 +41,7 @@ def placed_here(config: PipelineConfig) -> PipelineConfig:
 @click.option("--format", "form", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
 def show(form: str, **source: Any) -> None:
     """Print the resolved config, which every command that takes a pipeline can read again."""
-    config = placed_here(resolve_config(**source).config)
+    config = placed_here(resolve_config(**source))
     click.echo(dump_json(config) if form == "json" else dump_yaml(config).rstrip())
 
 

@@ -59,7 +59,7 @@ def explain(context: click.Context, /, path: str | None, as_json: bool, **source
     Without PATH: every value that is not the pipeline's own. A file or preset may stand for PIPELINE.
     """
     resolved = resolve_config(**source)
-    found = list(explanations(resolved, placed_here(resolved.config), path, serve_command(context)))
+    found = list(explanations(resolved, placed_here(resolved), path, serve_command(context)))
     if as_json:
         click.echo(json.dumps(plain([_document(each) for each in found]), indent=2, default=str))
         return

@@ -52,7 +52,7 @@ def validate(context: click.Context, /, **options: Any) -> None:
         raise ConfigError("\n".join(sorted(dict.fromkeys(problems), key=_place)))
     for notice in source.notices:
         click.echo(notice, err=True)
-    first, config = configs[0], placed_here(configs[0].config)
+    first, config = configs[0], placed_here(configs[0])
     problems = placement_problems(plan(config)) if config is not first.config else []
     if problems:
         raise ConfigError("\n".join(map(first.located, problems)))
