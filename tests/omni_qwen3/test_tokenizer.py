@@ -147,3 +147,22 @@ def test_a_broken_template_is_named(tmp_path: Path, source: str, words: str) -> 
     (tmp_path / "chat_template.jinja").write_text(source)
     with pytest.raises(ConfigError, match=f"the chat template of {tmp_path} {words}"):
         ChatTemplate(tmp_path, {})
+
+
+def test_code_beside_an_older_tokenizer_is_neither_run_nor_asked_for(
+    tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    (folder / "tokenizer.json").unlink()
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: ...\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    questions: list[object] = []
+    monkeypatch.setattr("builtins.input", lambda *text: questions.append(text) or "y")
+    (folder / "config.json").write_text(
+        '{"model_type": "own"}'
+    )  # no model of transformers, whose own class would be taken
+    with pytest.raises(ConfigError, match="contains custom code"):
+        load_chat_tokenizer(str(folder), read_config(tiny["a"]))
+    assert (questions, (tmp_path / "ran").exists()) == ([], False)

@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from omni_core.errors import ConfigError
 from omni_qwen_image.checkpoint import Checkpoint
 from omni_qwen_image.decoder import create_decoder
 from omni_qwen_image.denoiser import create_denoiser
+from omni_qwen_image.encoder import Encoder, create_encoder
 from omni_qwen_image.pipeline import qwen_image
 
 
@@ -57,3 +59,48 @@ def test_stages_share_the_import_of_their_networks(small: Path) -> None:
 
     networks = [QwenImageTransformer2DModel.__module__, AutoencoderKLQwenImage.__module__]
     assert all(stage.preload == networks for stage in qwen_image(str(small)).stages)
+
+
+def changed(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_code_in_a_checkpoint_is_neither_run_nor_asked_for(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[object] = []
+    monkeypatch.setattr("builtins.input", lambda *text: questions.append(text) or "y")
+    for component, names in (("tokenizer", "tokenizer_config.json"), ("text_encoder", "config.json")):
+        (damaged / component / "own.py").write_text(f"open({str(damaged / 'ran')!r}, 'w').close()\nclass Own: ...\n")
+        code = {"AutoTokenizer": ["own.Own", None], "AutoConfig": "own.Own", "AutoModel": "own.Own"}
+        changed(damaged / component / names, auto_map=code)
+    changed(damaged / "tokenizer/tokenizer_config.json", tokenizer_class="Own")
+    with pytest.raises(ConfigError, match=r"tokenizer cannot be read: ValueError: .* contains custom code"):
+        create_encoder(str(damaged))
+    assert (questions, (damaged / "ran").exists()) == ([], False)
+
+
+def test_a_config_chooses_no_kernel_of_the_hub(damaged: Path) -> None:
+    path = damaged / "text_encoder/config.json"
+    parts = {name: {**json.loads(path.read_text()).get(name, {})} for name in ("text_config", "vision_config")}
+    own = {"attn_implementation": "owner/kernel", "_attn_implementation": "owner/kernel"}
+    changed(path, **own, **{name: {**each, **own} for name, each in parts.items() if each})
+    network = Encoder(Checkpoint.open(str(damaged)), "cpu", None, 0)._network
+    assert {each.config._attn_implementation for each in network.modules() if hasattr(each, "config")} == {"sdpa"}
+
+
+def test_networks_are_read_from_safetensors_of_their_own_folder_alone(damaged: Path) -> None:
+    (damaged / "text_encoder/adapter_config.json").write_text('{"base_model_name_or_path": "owner/name"}')
+    with pytest.raises(ConfigError, match=r"adapter_config\.json: a checkpoint's networks have no adapters"):
+        create_encoder(str(damaged))
+    (damaged / "text_encoder/adapter_config.json").unlink()
+    for component, create, name in (
+        ("text_encoder", create_encoder, "pytorch_model.bin"),
+        ("transformer", create_denoiser, "diffusion_pytorch_model.bin"),
+        ("vae", create_decoder, "diffusion_pytorch_model.bin"),
+    ):
+        weights: dict[str, torch.Tensor] = {}
+        for file in [*(damaged / component).glob("*.safetensors*")]:
+            weights |= load_file(file) if file.suffix == ".safetensors" else {}
+            file.unlink()
+        torch.save(weights, damaged / component / name)
+        with pytest.raises(ConfigError, match=f"{component} cannot be read: .*safetensors"):
+            create(str(damaged))

@@ -43,7 +43,7 @@ def load_external(reference: str, model_path: str, config: QwenConfig, *, dtype:
         joined = torch.cat([found[each] for each in names]) if len(names) > 1 else found[names[0]]
         return joined.reshape(shape) if ".experts." in name else joined
 
-    text = AutoConfig.from_pretrained(model_path).thinker_config.text_config
+    text = AutoConfig.from_pretrained(model_path, trust_remote_code=False).thinker_config.text_config
     name = tied_names(checkpoint).get(_HEAD, _HEAD)
     head = checkpoint.read([name])[name].to(getattr(torch, dtype))
     layers = config.raw["thinker_config"]["vision_config"]["deepstack_visual_indexes"]

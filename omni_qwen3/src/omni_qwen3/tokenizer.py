@@ -97,7 +97,9 @@ def load_older(model_path: str, ids: Mapping[str, int]) -> Any:
     for name in FILES:
         if (folder / name).exists():
             checked_file(folder / name, LARGEST_TEXT)
-    tokenizer = load_checked(f"{model_path}: the tokenizer", lambda: AutoTokenizer.from_pretrained(model_path))
+    tokenizer = load_checked(
+        f"{model_path}: the tokenizer", lambda: AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+    )
     for name, expected in ids.items():
         found = tokenizer.convert_tokens_to_ids(name)
         if found != expected:

@@ -16,6 +16,8 @@ from omni_torch.checkpoints import load_checked, read_json
 PIPELINES = {"QwenImagePipeline": False, "QwenImageEditPipeline": True}
 """The pipelines that are read, and whether they edit images."""
 
+ADAPTER = "adapter_config.json"
+
 
 @frozen
 class Checkpoint:
@@ -69,7 +71,9 @@ class Checkpoint:
         Raises:
             ConfigError: it cannot be read, or weights of it are missing, which its library would make up.
         """
-        network, info = self.load(name, cls, output_loading_info=True, **options)
+        if (self.folder / name / ADAPTER).exists():  # transformers would load the checkpoint that it names instead
+            raise ConfigError(f"{self.folder / name / ADAPTER}: a checkpoint's networks have no adapters; remove it")
+        network, info = self.load(name, cls, output_loading_info=True, use_safetensors=True, **options)
         missing = sorted(map(str, info["missing_keys"])) + sorted(map(str, info.get("mismatched_keys", ())))
         if missing:
             raise ConfigError(

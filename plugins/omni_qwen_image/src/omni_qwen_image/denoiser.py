@@ -15,6 +15,7 @@ from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.pixels import pack
 from omni_diffusion.schedule import Schedules
 from omni_qwen_image.checkpoint import Checkpoint, dtype_of
+from omni_torch.checkpoints import load_checked
 from omni_torch.packed_linear import pack_linears
 
 PIXELS = 16
@@ -116,10 +117,12 @@ class QwenImageModel:
         if not found.exists():
             raise ConfigError(f"{where}: there is no file or folder {path}")
         folder, file = (found, None) if found.is_dir() else (found.parent, found.name)
-        try:
-            from diffusers.loaders.lora_pipeline import QwenImageLoraLoaderMixin
+        from diffusers.loaders.lora_pipeline import QwenImageLoraLoaderMixin as Loader
 
-            weights = QwenImageLoraLoaderMixin.lora_state_dict(str(folder), weight_name=file)
+        weights = load_checked(
+            f"{where}: {path}", lambda: Loader.lora_state_dict(str(folder), weight_name=file, use_safetensors=True)
+        )
+        try:
             self.network.load_lora_adapter(weights, adapter_name=name)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise ConfigError(f"{where}: {path} is no adapter of this network: {error}") from error

@@ -54,7 +54,8 @@ class Encoder:
         from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
         self._checkpoint, self._device = checkpoint, device
-        kind = {} if dtype is None else {"dtype": dtype}
+        # Else config.json chooses: it may name a kernel on the hub, which is code.
+        kind = {"attn_implementation": "sdpa"} | ({} if dtype is None else {"dtype": dtype})
         self._network = checkpoint.network("text_encoder", Qwen2_5_VLForConditionalGeneration, device, **kind)
         self._dtype: torch.dtype = self._network.dtype
         self._template, self._skipped = TEMPLATES[checkpoint.edits]
@@ -68,7 +69,7 @@ class Encoder:
             self._patches = checkpoint.load("processor", Qwen2VLImageProcessorPil)
             self._autoencoder = Autoencoder(checkpoint, device, self._dtype, "encoder")
             self._images = VaeImageProcessor(vae_scale_factor=self._autoencoder.scale)
-        self._tokenizer = checkpoint.load("tokenizer", AutoTokenizer)
+        self._tokenizer = checkpoint.load("tokenizer", AutoTokenizer, trust_remote_code=False)
 
     @torch.inference_mode()
     def __call__(self, payloads: list[StagePayload]) -> list[dict[str, Any]]:

@@ -1,0 +1,28 @@
+"""The tokenizer of a checkpoint is data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from omni_core.errors import ConfigError
+from omni_qwen25.prompts import Prompts
+
+
+def test_code_beside_the_tokenizer_is_neither_run_nor_asked_for(
+    tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: ...\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "own"}')  # no model of transformers, whose own class would be taken
+    questions: list[object] = []
+    monkeypatch.setattr("builtins.input", lambda *text: questions.append(text) or "y")
+    with pytest.raises(ConfigError, match="contains custom code"):
+        Prompts(str(folder))
+    assert (questions, (tmp_path / "ran").exists()) == ([], False)
