@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from attrs import evolve
@@ -18,8 +19,10 @@ from status_reports import report, run
 
 from omni_core.errors import ConfigError
 from omni_terminal import runs
+from omni_terminal.profile import profile
 from omni_terminal.ps import ps, stop
 from omni_terminal.runs import Run, chosen, duration, owner
+from omni_terminal.status_client import running
 
 LISTEN = """
 import signal, socket, sys
@@ -39,7 +42,7 @@ def listening(run_folder: Path) -> Iterator[Callable[..., tuple[Path, int]]]:
 
     def start(*arguments: str) -> tuple[Path, int]:
         folder = run_folder / f"r{len(started)}"
-        folder.mkdir()
+        folder.mkdir(0o700)
         command = [sys.executable, "-S", "-c", LISTEN, str(folder / "coordinator.sock"), *arguments]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE))
         stdout = started[-1].stdout
@@ -72,6 +75,35 @@ def test_the_owner_of_a_folder_is_the_process_that_listens(run_folder: Path) -> 
         listener.listen()
         assert owner(folder) == os.getpid()
     assert owner(folder) is None, "its socket is left behind by a process that was killed"
+
+
+def test_only_private_folders_of_this_user_are_asked(
+    listening: Callable[..., tuple[Path, int]], run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(run_folder))
+    monkeypatch.setattr("omni_terminal.runs.owner", connected := Mock(return_value=None))
+    folder, _ = listening()
+    mine = folder.rename(run_folder / "omni-mine")
+    (run_folder / "omni-link").symlink_to(mine)
+    assert running() == [mine]
+    with pytest.raises(ConfigError, match="it has ended"):
+        chosen(str(run_folder / "omni-link"))  # it is named, and the folder is this user's
+    connected.assert_called_once_with(mine)
+    for mode in (0o777, 0o770, 0o755, 0o701):
+        mine.chmod(mode)
+        assert running() == []
+        with pytest.raises(ConfigError, match=r"no run folder of this user: .*0700"):
+            chosen(str(mine))
+    mine.chmod(0o700)
+    monkeypatch.setattr("os.getuid", lambda: mine.stat().st_uid + 1)
+    assert running() == []
+    with pytest.raises(ConfigError, match="no run folder of this user"):
+        chosen(str(mine))
+    answer = CliRunner().invoke(profile, [str(mine)])
+    assert isinstance(answer.exception, ConfigError)
+    connected.assert_called_once_with(mine)
+    (run_folder / "omni-link").unlink()
+    mine.rename(folder)
 
 
 @pytest.mark.parametrize(

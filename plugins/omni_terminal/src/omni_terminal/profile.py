@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from omni_core.protocol.messages import ProfileDone
-from omni_terminal.status_client import StatusClient, only_run
+from omni_terminal.runs import chosen, run_argument
+from omni_terminal.status_client import StatusClient
 
 
 @click.command()
-@click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@run_argument
 @click.option("--seconds", type=click.FloatRange(0.01), default=5.0, show_default=True, help="How long to record.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("trace.json"), show_default=True)
 @click.option(
@@ -21,12 +22,12 @@ from omni_terminal.status_client import StatusClient, only_run
     metavar="STAGE",
     help="Record this stage's torch operations too (about 50 MB a second); repeatable.",
 )
-def profile(run: Path | None, seconds: float, out: Path, torch: tuple[str, ...]) -> None:
+def profile(run: str | None, seconds: float, out: Path, torch: tuple[str, ...]) -> None:
     """Record a running pipeline for a while.
 
-    RUN is the pipeline's run folder, such as /tmp/omni-abc (see `omni ps`); optional if only one pipeline is running.
+    RUN is the pipeline's name, its process or its run folder (see `omni ps`); optional if only one pipeline is running.
     """
-    done = asyncio.run(_record(run or only_run(), seconds, out.absolute(), torch))
+    done = asyncio.run(_record(chosen(run).folder, seconds, out.absolute(), torch))
     click.echo(f"{done.events} events in {out}; open it at https://ui.perfetto.dev")
     if done.dropped:
         click.echo(f"{done.dropped} events did not fit; record for a shorter time", err=True)

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from omni_core.errors import ConfigError, OmniError, did_you_mean
 from omni_core.protocol.messages import StatusReport
-from omni_terminal.status_client import StatusClient, running
+from omni_terminal.status_client import StatusClient, is_private, running
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a Unix socket."""
@@ -133,7 +133,12 @@ def chosen(asked: str | None) -> Run:
         ConfigError: there is none, or there are several.
     """
     if asked is not None and Path(asked).is_dir():
-        found = runs([Path(asked).absolute()])
+        folder = Path(asked).resolve()
+        if not is_private(folder):
+            raise ConfigError(
+                f"{asked} is no run folder of this user: that is this user's own and closed to others (0700)"
+            )
+        found = runs([folder])
         if not found:
             raise ConfigError(f"no pipeline runs in {asked}; it has ended, or this is no run folder")
         return found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.control.plane import ControlPlane
-from omni_core.errors import ConfigError, OmniError
+from omni_core.errors import OmniError
 from omni_core.protocol.messages import ProfileDone, ProfileRequest, StatusReport, StatusRequest
 from omni_core.protocol.operations import Change, OperationCancel, OperationDone, OperationRequest, OperationStep
 
@@ -20,26 +21,19 @@ _ANSWER_SECONDS = 5.0
 _WRITING_SECONDS = 120.0
 
 
-def running(base: Path | None = None) -> list[Path]:
-    """The run folders with a coordinator's socket that this user may write to. Its pipeline may have ended, or be another user's."""
-    folders = (base or Path(tempfile.gettempdir())).glob("omni-*")
-    return sorted(folder for folder in folders if (folder / "coordinator.sock").exists() and os.access(folder, os.W_OK))
+def running() -> list[Path]:
+    """The run folders of this user with a coordinator's socket. Its pipeline may have ended."""
+    folders = Path(tempfile.gettempdir()).glob("omni-*")
+    return sorted(folder for folder in folders if is_private(folder) and (folder / "coordinator.sock").exists())
 
 
-def only_run() -> Path:
-    """The folder of the one pipeline that runs.
-
-    Raises:
-        ConfigError: none runs, or several do.
-    """
-    found = running()
-    if not found:
-        raise ConfigError(
-            f"no pipeline runs here (none of {tempfile.gettempdir()}/omni-*); if its config sets endpoints.base_path, give its folder"
-        )
-    if len(found) > 1:
-        raise ConfigError("several pipelines run; give the folder of one: " + ", ".join(map(str, found)))
-    return found[0]
+def is_private(folder: Path) -> bool:
+    """Return whether only this user can have put sockets into a folder. Anyone can make one where temporary files go."""
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077
 
 
 class StatusClient:
