@@ -153,7 +153,6 @@ def test_code_beside_an_older_tokenizer_is_neither_run_nor_asked_for(
     tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
-    (folder / "tokenizer.json").unlink()
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: ...\n")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
