@@ -33,6 +33,13 @@ class InvalidRequestError(OmniError):
     stage: str | None = None
 
 
+class RequestTooLargeError(InvalidRequestError):
+    """The request asks for more than a limit allows: too many pixels, too long a text, more than may travel between two stages.
+
+    Raised like :class:`InvalidRequestError`, best before the work that the limit bounds; the message names the limit.
+    """
+
+
 class RequestFailedError(OmniError):
     """A request failed inside the pipeline.
 
@@ -50,6 +57,10 @@ class RequestFailedError(OmniError):
 
 class InvalidRequestInStageError(InvalidRequestError, RequestFailedError):
     """A stage found the request itself at fault. It is both, so that a caller may catch either."""
+
+
+class RequestTooLargeInStageError(RequestTooLargeError, InvalidRequestInStageError):
+    """A stage found the request too large."""
 
 
 class RequestTimeoutError(RequestFailedError):
@@ -78,6 +89,10 @@ class RelayError(OmniError):
 
 class PeerDiedError(RelayError):
     """The process that held the bytes has ended. Not the request's fault: it may be run again (``retries``)."""
+
+
+class RelayCapacityError(RelayError):
+    """The bytes can never fit the pool, however long the wait; the message says which setting to raise."""
 
 
 class RelayFullError(RelayError):

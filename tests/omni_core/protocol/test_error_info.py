@@ -12,8 +12,10 @@ from omni_core.errors import (
     FORMAT_SECONDS,
     MAX_CHARACTERS,
     InvalidRequestError,
+    InvalidRequestInStageError,
     PeerDiedError,
     RequestFailedError,
+    RequestTooLargeError,
     StageFailedError,
     message_of,
     name_of,
@@ -159,3 +161,10 @@ def test_error_info_converts_back_to_an_exception(invalid: bool) -> None:
     assert isinstance(error, RequestFailedError)
     assert isinstance(error, InvalidRequestError) is invalid
     assert (error.request_id, error.stage, error.error_type, error.message) == ("r", "s", "TooLong", "too long")
+
+
+def test_a_request_that_is_too_large_stays_one() -> None:
+    error = error_of(describe(RequestTooLargeError("messages: too long"), "s"), "r")
+    assert isinstance(error, RequestTooLargeError)
+    assert isinstance(error, InvalidRequestInStageError)
+    assert (error.request_id, error.stage, error.message) == ("r", "s", "messages: too long")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omni_core.control.lanes import in_task
-from omni_core.errors import TransportError
+from omni_core.errors import RelayCapacityError, TransportError
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import (
     CompleteMessage,
@@ -328,6 +328,18 @@ async def test_a_value_that_cannot_be_sent_fails_its_request(process: Process, d
     assert request == "r"
     assert message.startswith("CodecError: payload.data")
     assert scheduler.aborted == ["r"]
+
+
+async def test_a_value_that_never_fits_the_relay_is_a_request_that_is_too_large(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, OutgoingMessage("r", "error", RelayCapacityError("9 bytes never fit process 'p'")))
+    [message] = process.take("coordinator")
+    assert isinstance(message, CompleteMessage)
+    assert message.error is not None
+    assert (message.error.error_type, message.error.is_too_large) == ("RequestTooLargeError", True)
+    assert "send less at once" in message.error.message
+    assert "process" not in message.error.message
 
 
 async def test_a_function_that_exits_fails_its_request(process: Process) -> None:

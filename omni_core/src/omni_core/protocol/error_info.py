@@ -11,6 +11,8 @@ from omni_core.errors import (
     OmniError,
     PeerDiedError,
     RequestFailedError,
+    RequestTooLargeError,
+    RequestTooLargeInStageError,
     StageFailedError,
     guarded,
     message_of,
@@ -37,10 +39,13 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
         trace,
         peer_died=issubclass(kind, PeerDiedError),
         is_invalid_request=issubclass(kind, InvalidRequestError),
+        is_too_large=issubclass(kind, RequestTooLargeError),
     )
 
 
 def error_of(info: ErrorInfo, request_id: str) -> RequestFailedError:
     """Return the exception that a client gets for a failure in a stage."""
     cls = InvalidRequestInStageError if info.is_invalid_request else RequestFailedError
+    if info.is_too_large:
+        cls = RequestTooLargeInStageError
     return cls(request_id, info.stage, info.error_type, info.message)

@@ -64,7 +64,7 @@ class ErrorInfo:
     """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback.
 
     ``peer_died``: the cause is not the request but the death of a process that held something of it.
-    ``is_invalid_request``: the stage found the request itself at fault.
+    ``is_invalid_request``: the stage found the request itself at fault; ``is_too_large``: for being over a limit.
     """
 
     stage: str | None
@@ -73,6 +73,7 @@ class ErrorInfo:
     traceback: str = ""
     peer_died: bool = False
     is_invalid_request: bool = False
+    is_too_large: bool = False
 
 
 @message

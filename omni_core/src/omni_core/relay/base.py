@@ -108,7 +108,7 @@ class Relay(ABC):
         ``dst_rank``: the ``rank`` of the only peer that will take them, where that is known.
 
         Raises:
-            RelayError: the bytes can never fit the pool; the message says which setting to raise.
+            RelayCapacityError: the bytes can never fit the pool; the message says which setting to raise.
         """
 
     @abstractmethod

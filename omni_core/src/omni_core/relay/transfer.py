@@ -76,7 +76,7 @@ class Transfer:
 
         Raises:
             CodecError: something in the value cannot be sent.
-            RelayError: the value can never fit the relay's pool, or no relay reaches the endpoint.
+            RelayCapacityError: the value can never fit the relay's pool. RelayError: no relay reaches the endpoint.
         """
         same_gpu = endpoint in self._same_gpu.get(message["stage"], ()) and self._control.is_near(endpoint)
         device = self._relays.device_towards(endpoint)

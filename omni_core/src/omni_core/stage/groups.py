@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from omni_core.errors import ConfigError, InvalidRequestError, message_of
+from omni_core.errors import ConfigError, InvalidRequestError, RequestTooLargeError, message_of
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 
@@ -110,7 +110,8 @@ def _error_of_part(role: str, error: BaseException) -> BaseException:
     if isinstance(error, MemoryError):  # its process counts them
         return error
     if isinstance(error, InvalidRequestError):
-        return InvalidRequestError(f"in the part {role!r}: {message_of(error)}")
+        kind = RequestTooLargeError if isinstance(error, RequestTooLargeError) else InvalidRequestError
+        return kind(f"in the part {role!r}: {message_of(error)}")
     named = RuntimeError(f"in the part {role!r}: {message_of(error, with_type=True)}")
     named.__cause__ = error
     return named

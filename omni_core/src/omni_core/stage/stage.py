@@ -7,12 +7,14 @@ fails that request, with this stage's name, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from omni_core.errors import RelayCapacityError, RequestTooLargeError, message_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.recording import Recorder, StageRecorder
 from omni_core.observe.telemetry import TRACEPARENT
@@ -27,6 +29,13 @@ from omni_core.stage.outputs import Outputs
 from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
 from omni_core.stage.routing import function
 from omni_core.stage.thread import StageThread
+
+logger = logging.getLogger(__name__)
+
+_TOO_LARGE = (
+    "the request is too large for this pipeline: what is made of it is more than may travel between two stages; send less at once, "
+    "such as fewer, smaller or shorter media"
+)
 
 
 class Stage(StageThread):
@@ -261,6 +270,9 @@ class Stage(StageThread):
         if active is None:
             return
         self._metrics.failed += 1
+        if isinstance(error, RelayCapacityError):  # the size of what travels follows from what the request brought
+            logger.warning("request %s is too large: %s", request_id, message_of(error))
+            error = RequestTooLargeError(_TOO_LARGE)
         info = describe(error, self.name)
         active.error = info.error_type
         self._abort_in_scheduler(request_id)

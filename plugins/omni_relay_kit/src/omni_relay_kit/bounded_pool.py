@@ -10,7 +10,7 @@ from itertools import count
 
 from attrs import define, field, frozen
 
-from omni_core.errors import RelayError, RelayFullError
+from omni_core.errors import RelayCapacityError, RelayError, RelayFullError
 from omni_relay_kit.allocator import Allocator
 
 
@@ -81,7 +81,7 @@ class BoundedPool:
         """Return a block of at least ``nbytes`` bytes; waits until there is enough memory.
 
         Raises:
-            RelayError: it can never fit, or the pool was closed.
+            RelayCapacityError: it can never fit. RelayError: the pool was closed.
             RelayFullError: it has waited for as long as :attr:`patience` allows.
         """
         if (block := self.try_allocate(nbytes, request_id)) is not None:
@@ -103,7 +103,7 @@ class BoundedPool:
 
     def _check(self, nbytes: int) -> None:
         if Allocator.rounded(nbytes) > self.size:
-            raise RelayError(
+            raise RelayCapacityError(
                 f"{nbytes} bytes can never fit the relay pool of {self.size} bytes in process {self._owner!r}; "
                 f"raise relay.slot_size_mb or relay.credits of the {self._side} stage"
             )

@@ -22,6 +22,7 @@ from omni_core.errors import (
     RequestAbortedError,
     RequestFailedError,
     RequestTimeoutError,
+    RequestTooLargeError,
     StageFailedError,
     message_of,
 )
@@ -139,11 +140,12 @@ def api_error(error: BaseException) -> ApiError:
         return _of_validation(error)
     if isinstance(error, InvalidRequestError):
         text = str(error.message) if isinstance(error, RequestFailedError) else str(error)
+        status, code = (413, "too_large") if isinstance(error, RequestTooLargeError) else (400, "invalid_value")
         found = _PATH.match(text)
         if found is None:
-            return invalid(text, None, "invalid_value")
+            return ApiError(status, text, code=code)
         path = _of_client(found.group(1))
-        return invalid(path + text[found.end(1) :], path, "invalid_value")
+        return ApiError(status, path + text[found.end(1) :], param=path, code=code)
     if isinstance(error, OverloadedError):
         return ApiError(429, str(error), code="overloaded", retry_after=error.retry_after)
     if isinstance(error, RequestTimeoutError):
