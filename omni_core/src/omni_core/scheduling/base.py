@@ -103,7 +103,7 @@ class MessageQueue(Generic[T]):
                 self.tap("put", [item])
             self._items.append(item)
             self.put_at = time.monotonic()
-            self._changed.notify()
+            self._changed.notify_all()  # of several readers, each may take others
         if self.on_put is not None:
             self.on_put()
 
@@ -116,6 +116,21 @@ class MessageQueue(Generic[T]):
             if self.tap is not None:
                 self.tap("take", [item])
             return item
+
+    def take(self, accept: Callable[[T], bool]) -> T | None:
+        """Return the first item that ``accept`` returns true for, waiting for one; ``None`` once the queue is closed and has none.
+
+        Several threads may take from one queue. ``accept`` is called under the queue's lock: the item that it accepts is taken.
+        """
+        with self._changed:
+            while True:
+                for index, item in enumerate(self._items if self._can_read() else ()):
+                    if accept(item):
+                        del self._items[index]
+                        return self._taken([item])[0]
+                if self._closed:
+                    return None
+                self._changed.wait()
 
     def drain(self, limit: int | None = None) -> list[T]:
         """Return the items that are there now, at most ``limit`` of them, without waiting."""
@@ -198,7 +213,9 @@ class Scheduler(Protocol):
     that a request waits for, as the message of its timeout names them; and ``flush_caches()``, callable from any thread: forget
     what is kept for later requests. Ranks of a tensor parallel stage call it on rank 0 alone: what it changes for them it puts
     into the inbox, as a message without a ``request_id``; and an attribute ``around_turn``, as
-    :class:`~omni_core.scheduling.loop.LoopScheduler` has it, by which a profile records its turns.
+    :class:`~omni_core.scheduling.loop.LoopScheduler` has it, by which a profile records its turns; and, where it computes in further
+    threads, an attribute ``enter_thread``, which is set before ``start``: what each of them calls first, so that its log records and
+    its GPU are those of the stage. The counters then have their ``cpu_seconds``.
 
     Of a tensor parallel stage, ``inbox`` and ``outbox`` are replaced before ``start``: read both attributes there, not earlier.
     """

@@ -32,10 +32,12 @@ class StageThread(ABC):
         """Record what happens to requests here from now on; ``None``: no more."""
 
     def statistics(self) -> dict[str, float]:
-        """Return the counters that the scheduler offers, and ``cpu_seconds``, the processor's time of its thread."""
+        """Return the counters that the scheduler offers, and ``cpu_seconds``, the processor's time of its threads."""
         offered = getattr(self.scheduler, "statistics", dict)
         clock = time.pthread_getcpuclockid(self._thread.ident or 0) if self._thread.is_alive() else None
-        return {**offered(), "cpu_seconds": 0.0 if clock is None else time.clock_gettime(clock)}
+        found: dict[str, float] = offered()
+        own = 0.0 if clock is None else time.clock_gettime(clock)
+        return {**found, "cpu_seconds": own + found.get("cpu_seconds", 0.0)}
 
     def running_computes(self) -> dict[str, float]:
         """Return the requests of the running compute, with the ``time.monotonic()`` of its begin, if the scheduler reports it."""
@@ -63,10 +65,16 @@ class StageThread(ABC):
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def _enter(self) -> None:
+        """Make the calling thread one of the stage's: its log records name the stage, and it uses the stage's GPU."""
+        enter_stage(self.name, getattr(self.scheduler, "running_computes", None))
+        _set_device(self.spec.gpu)
+
     def _run(self) -> None:
         try:
-            enter_stage(self.name, getattr(self.scheduler, "running_computes", None))
-            _set_device(self.spec.gpu)
+            self._enter()
+            if hasattr(self.scheduler, "enter_thread"):
+                self.scheduler.enter_thread = self._enter
             self.scheduler.start()
             error = RuntimeError("its loop returned without being told to stop")
         except BaseException as raised:
