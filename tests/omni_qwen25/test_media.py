@@ -13,6 +13,7 @@ import pytest
 import torch
 from qwen25_reference import answer, model
 from qwen25_stages import Stages
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, WhisperFeatureExtractor
 from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -71,7 +72,8 @@ def expected(folder: Path, prompt: dict[str, Any], **options: Any) -> Any:
     inputs: dict[str, Any] = {"input_ids": prompt["input_ids"][None]}
     if "audio" in prompt:
         lengths = prompt["audio"]["feature_lengths"]
-        inputs["input_features"] = prompt["audio"]["input_features"]
+        clips = [clip.T for clip in prompt["audio"]["input_features"]]
+        inputs["input_features"] = pad_sequence(clips, batch_first=True).transpose(1, 2)
         inputs["feature_attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
     for name in ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"):
         if name in prompt.get("image", {}):
@@ -162,9 +164,9 @@ def test_prompts_equal_those_of_the_processor(tiny: dict[str, Path], stages: Sta
     image = ours.prompt["image"]
     assert image["image_grid_thw"].tolist() == images["image_grid_thw"].tolist()
     assert torch.allclose(image["pixel_values"], images["pixel_values"], atol=1e-5)
-    features = ours.prompt["audio"]["input_features"]
-    assert features.shape == (1, 128, frames)
-    assert torch.allclose(features, sound["input_features"][..., :frames], atol=2e-5)
+    [features] = ours.prompt["audio"]["input_features"]
+    assert features.shape == (128, frames)
+    assert torch.allclose(features, sound["input_features"][0, :, :frames], atol=2e-5)
     text = tokenizer.decode(ours.prompt["input_ids"])
     assert text.count("<|IMAGE|>") == int(images["image_grid_thw"].prod()) // 4
     assert text.count("<|AUDIO|>") == ours.prompt["audio"]["clip_tokens"][0] == ((frames - 1) // 2 + 1 - 2) // 2 + 1

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
+from unicodedata import normalize
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.protocol.messages import StagePayload
 from omni_qwen3.media import MediaSource
+from omni_qwen3.media.source import Spent
 from omni_qwen3.tool_calls import read_calls, read_tools
 
 ROLES = ("system", "user", "assistant", "tool")
 KINDS = ("text", "image", "audio", "video")
+
+LONG_CHARACTERS = 20_000
+"""From here on a text takes long: tens of milliseconds."""
 
 
 class Chat:
@@ -30,6 +36,7 @@ class Chat:
                 "inputs.references: not supported by this model; choose one of its voices with metadata.speaker"
             )
         self.media: list[MediaSource] = []
+        self._spent = Spent()
         self._reserved = reserved
         self.tools = read_tools(inputs, self._check)
         self.messages = [self._message(message, f"messages[{index}]") for index, message in enumerate(messages)]
@@ -62,7 +69,7 @@ class Chat:
         if kind not in KINDS:
             raise InvalidRequestError(f"{where}.type: must be one of {', '.join(KINDS)}, is {kind!r}")
         if kind != "text":
-            self.media.append(MediaSource(kind, part, where))
+            self.media.append(MediaSource(kind, part, where, self._spent))
             return {"type": kind}
         text = part.get("text")
         if not isinstance(text, str):
@@ -88,3 +95,39 @@ def replace_in_order(prompt: str, placeholders: list[str], replacements: list[st
         )
     following = iter(replacements)
     return re.sub(pattern, lambda match: next(following), prompt)
+
+
+def takes_long(payload: StagePayload) -> bool:
+    """Return if a request's preprocessing takes long: it has media, or much text. Its inputs are not checked yet."""
+    inputs = payload.request.inputs
+    messages = inputs.get("messages") if isinstance(inputs, dict) else None
+    characters = len(repr(inputs["tools"])) if isinstance(inputs, dict) and inputs.get("tools") else 0
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            characters += len(content)
+        for part in content if isinstance(content, list) else ():
+            text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+            if not isinstance(text, str):
+                return True
+            characters += len(text)
+    return characters > LONG_CHARACTERS
+
+
+def check_length(text: str, longest_token: int, context: int) -> None:
+    """Check a prompt without its media before it is divided into tokens, by the fewest that it can have.
+
+    Args:
+        longest_token: bytes of the longest token. context: tokens.
+
+    Raises:
+        RequestTooLargeError: it has too many.
+    """
+    if len(text) < context:
+        return
+    # Tokenizers compose characters first.
+    least = len(text if text.isascii() else normalize("NFC", text).encode()) // longest_token
+    if least >= context:
+        raise RequestTooLargeError(
+            f"the prompt has {len(text)} characters, which are {least} tokens or more; the context holds {context}"
+        )

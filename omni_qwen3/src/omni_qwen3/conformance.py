@@ -154,7 +154,7 @@ class _Preprocessed(ProjectionConformance):
 
     def payloads(self) -> list[Any]:
         image = {"pixel_values": torch.ones(4, 8), "image_grid_thw": torch.tensor([[1, 2, 2]])}
-        audio = {"input_features": torch.ones(1, 4, 10), "feature_lengths": torch.tensor([10])}
+        audio = {"input_features": [torch.ones(4, 10)], "feature_lengths": torch.tensor([10])}
         return [{"input_ids": torch.arange(5), "image": image, "audio": audio}]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,11 @@ def digest_of(kind: str, values: torch.Tensor) -> bytes:
     hashed = hashlib.blake2b(f"{kind} {tuple(values.shape)} {values.dtype}".encode(), digest_size=16)
     hashed.update(values.contiguous().numpy().data)
     return hashed.digest()
+
+
+def joined(patches: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return patches one after the other; those of one piece as they are."""
+    return patches[0] if len(patches) == 1 else torch.cat(list(patches))
 
 
 def runs(positions: list[int]) -> list[tuple[int, int]]:

@@ -84,7 +84,7 @@ class AudioEncoder:
         lengths = inputs["feature_lengths"]
 
         def missing(indices: list[int]) -> list[Features]:
-            clips = [inputs["input_features"][index, :, : int(lengths[index])] for index in indices]
+            clips = [inputs["input_features"][index] for index in indices]
             packed = torch.cat(clips, dim=1).to(self._device, self._dtype)
             output = self._network(packed, lengths[indices].tolist())
             rows = [inputs["clip_tokens"][index] for index in indices]

@@ -25,6 +25,9 @@ OPTIONS = {
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",
+    "max_request_pixels": "most pixels of all images of a request",
+    "max_request_samples": "most samples of all sound of a request, of every channel",
+    "max_request_frame_pixels": "most pixels of all frames of a request's videos, as they are decoded",
     "max_context": "maximum number of tokens in a prompt",
 }
 """Options of both pipelines, each with the line that ``omni pipelines`` prints."""

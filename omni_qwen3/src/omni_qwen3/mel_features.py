@@ -61,25 +61,29 @@ class MelFeatures:
         self._window = torch.hann_window(settings.window)
         self._filters = torch.from_numpy(mel_filters(settings.bins, settings.window // 2 + 1).astype(np.float32))
 
-    def __call__(self, clips: Sequence[Samples]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the features of clips together.
+    def __call__(self, clips: Sequence[Samples]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Compute the features of the clips of a request, one by one: many short ones beside a long one are little work.
 
         Args:
             clips: float32 ``[n]`` each.
 
         Returns:
-            Features ``[clips, bins, frames]`` float32, behind a shorter clip those of silence, and the frames of each clip, int64.
+            Features ``[bins, frames]`` float32 of each clip, and its frames, int64.
         """
-        settings, lengths = self._settings, torch.tensor([len(clip) for clip in clips])
-        padded = torch.zeros(len(clips), int(lengths.max()))
-        for row, clip in zip(padded, clips, strict=True):
-            row[: len(clip)] = torch.from_numpy(clip)
+        # The reference computes them together: behind a shorter clip it sees silence, behind the longest that one's end reflected.
+        longest = max(map(len, clips))
+        features = [self._features(clip, min(longest - len(clip), 2 * self._settings.window)) for clip in clips]
+        return features, torch.tensor([each.shape[1] for each in features])
+
+    def _features(self, clip: Samples, silence: int) -> torch.Tensor:
+        """Compute the features of a clip with so many samples of silence behind it."""
+        settings = self._settings
+        padded = torch.nn.functional.pad(torch.from_numpy(clip), (0, silence))
         spectrum = torch.stft(padded, settings.window, settings.hop, window=self._window, return_complex=True)
         power = (spectrum[..., :-1].abs() ** 2).contiguous()
         levels = (self._filters.T @ power).clamp(min=FLOOR).log10()
-        levels = levels.maximum(levels.amax(dim=(1, 2), keepdim=True) - RANGE)
-        frames = (-(-lengths // settings.hop)).clamp(max=levels.shape[2])
-        return (levels + 4.0) / 4.0, frames
+        levels = levels.maximum(levels.amax() - RANGE)
+        return (levels[:, : -(-len(clip) // settings.hop)] + 4.0) / 4.0
 
 
 def mel_filters(bins: int, frequencies: int) -> npt.NDArray[np.float64]:

@@ -14,6 +14,9 @@ class TextOptions(TypedDict, total=False):
     max_image_pixels: int
     max_audio_seconds: float
     max_video_seconds: float
+    max_request_pixels: int
+    max_request_samples: int
+    max_request_frame_pixels: int
     max_context: int
 
 

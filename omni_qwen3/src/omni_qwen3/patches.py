@@ -98,11 +98,18 @@ def video_patches(
 
     ``bounds``: the fewest and the most pixels of a resized frame.
     """
-    sized = np.stack([_resized(Image.fromarray(frame), settings, *bounds) for frame in frames])
+    sized = np.stack([resized_frame(frame, settings, bounds) for frame in frames])
     missing = -len(sized) % settings.temporal
     if missing:
         sized = np.concatenate([sized, np.repeat(sized[-1:], missing, axis=0)])
     return _patchify(sized, settings)
+
+
+def resized_frame(
+    frame: Frames, settings: PatchSettings, bounds: tuple[int, int] = (VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS)
+) -> Frames:
+    """Return a frame ``[H, W, 3]`` in the size in which it is cut; one that has it stays as it is."""
+    return _resized(Image.fromarray(frame), settings, *bounds)
 
 
 def fitting_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
@@ -128,13 +135,15 @@ def _resized(image: Image.Image, settings: PatchSettings, min_pixels: int, max_p
 
 def _patchify(frames: npt.NDArray[np.uint8], settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
     """Normalise frames ``[T, H, W, 3]`` and cut them into patches; the patches of a merge window stay together."""
-    pixels = torch.from_numpy(np.ascontiguousarray(frames)).float() * settings.scale
-    pixels = (pixels - torch.tensor(settings.mean)) / torch.tensor(settings.std)
-    time, height, width, channels = pixels.shape
+    time, height, width, channels = frames.shape
     patch, merge, temporal = settings.patch, settings.merge, settings.temporal
     grid = [time // temporal, height // patch, width // patch]
-    cut = pixels.permute(0, 3, 1, 2).reshape(
-        grid[0], temporal, channels, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch
-    )
-    ordered = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    return ordered.reshape(grid[0] * grid[1] * grid[2], -1).contiguous(), grid
+    windows = (grid[1] // merge, grid[2] // merge)
+    patches = torch.empty(grid[0], *windows, merge, merge, channels, temporal, patch, patch)
+    mean, std = torch.tensor(settings.mean), torch.tensor(settings.std)
+    for step, into in enumerate(patches):  # one step at a time: floats of a whole video would be there several times
+        pixels = torch.from_numpy(np.ascontiguousarray(frames[step * temporal : (step + 1) * temporal])).float()
+        pixels = pixels.mul_(settings.scale).sub_(mean).div_(std)
+        cut = pixels.permute(0, 3, 1, 2).reshape(temporal, channels, windows[0], merge, patch, windows[1], merge, patch)
+        into.copy_(cut.permute(2, 5, 3, 6, 1, 0, 4, 7))
+    return patches.reshape(grid[0] * grid[1] * grid[2], -1), grid

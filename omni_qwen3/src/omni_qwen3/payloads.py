@@ -19,9 +19,9 @@ class ImageInputs(TypedDict, total=False):
 
 
 class AudioInputs(TypedDict):
-    """preprocessing -> audio_encoder. Log-mel features, one row of frames per clip, padded."""
+    """preprocessing -> audio_encoder. Log-mel features of each clip."""
 
-    input_features: torch.Tensor  # [clips, mel_bins, frames] float32
+    input_features: list[torch.Tensor]  # per clip [mel_bins, frames] float32
     feature_lengths: torch.Tensor  # [clips] int64, valid frames
     clip_tokens: list[int]  # per clip: how many positions it takes in the prompt
     audio_digests: list[bytes]  # per clip: a hash of its valid frames

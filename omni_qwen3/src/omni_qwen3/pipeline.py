@@ -20,7 +20,10 @@ from omni_torch.placement import device_of
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
-LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
+LIMITS = (
+    *("max_image_pixels", "max_audio_seconds", "max_video_seconds"),
+    *("max_request_pixels", "max_request_samples", "max_request_frame_pixels", "max_context"),
+)
 """The options that are limits of requests."""
 
 

@@ -4,37 +4,51 @@ needs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.simple import SimpleScheduler
-from omni_qwen3.chat import Chat, replace_in_order
+from omni_core.scheduling.aside import AsideScheduler
+from omni_qwen3.chat import Chat, check_length, replace_in_order, takes_long
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.content import digest_of, runs
+from omni_qwen3.content import digest_of, joined, runs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import Samples, load_audio
 from omni_qwen3.media.image import load_image
 from omni_qwen3.media.video import Video, load_video
 from omni_qwen3.mel_features import MelFeatures, MelSettings
-from omni_qwen3.patches import PatchSettings, image_patches, video_patches
+from omni_qwen3.patches import (
+    VIDEO_MAX_PIXELS,
+    VIDEO_MIN_PIXELS,
+    PatchSettings,
+    image_patches,
+    resized_frame,
+    video_patches,
+)
 from omni_qwen3.payloads import AudioInputs, ImageInputs
 from omni_qwen3.positions import RopeIndex
+from omni_qwen3.room import Room
 from omni_qwen3.rope_index import MediaGrids
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.tokenizer import load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
 
+THREADS = 4
+"""Requests with media that are decoded at once."""
+
 
 @define
 class _Prompt:
     """The decoded media of a request, each list in prompt order."""
 
+    room: Room
     image_patches: list[torch.Tensor] = field(factory=list)
     image_grids: list[list[int]] = field(factory=list)
     video_patches: list[torch.Tensor] = field(factory=list)
@@ -53,13 +67,24 @@ class Preprocessor:
     resizes them with torchvision.
     """
 
-    def __init__(self, model_path: str, limits: Limits, *, video_fps: float, max_context: int | None) -> None:
+    def __init__(
+        self,
+        model_path: str,
+        limits: Limits,
+        *,
+        video_fps: float,
+        max_context: int | None,
+        payload_bytes: Mapping[str, int] | None = None,
+    ) -> None:
         self._config: QwenConfig = read_config(model_path)
+        self._payload_bytes = payload_bytes or {}
         self._limits, self._fps = limits, video_fps
         self._max_context = max_context or self._config.thinker.max_positions
         self._tokenizer = load_chat_tokenizer(model_path, self._config)
+        self._longest = self._tokenizer.longest_token
         self._pixels, self._frames = PatchSettings.read(model_path)
-        self._features = MelFeatures(MelSettings.read(model_path, self._config.audio.mel_bins))
+        self._mel = MelSettings.read(model_path, self._config.audio.mel_bins)
+        self._features = MelFeatures(self._mel)
         self._rope = RopeIndex(self._config)
         thinker = self._config.raw["thinker_config"]
         self._positions_per_second = thinker["position_id_per_seconds"]
@@ -80,17 +105,18 @@ class Preprocessor:
         request = payload.request
         use_audio_in_video = bool(request.metadata.get("use_audio_in_video"))
         chat = Chat(request.inputs, self._tokenizer.special_tokens)
-        prompt = _Prompt()
+        text, begun = self._rendered(chat), forced_beginning(request.inputs, chat.tools)
+        check_length(text, self._longest, self._max_context)
+        prompt = _Prompt(Room(self._max_context, self._payload_bytes))
         for source in chat.media:
             self._decode(source, prompt, use_audio_in_video)
         audio = self._audio_inputs(prompt.clips)
-        text, begun = self._rendered(chat), forced_beginning(request.inputs, chat.tools)
         clip_tokens = [] if audio is None else audio["clip_tokens"]
         pieces = [self._placeholders(prompt, clip_tokens, *entry) for entry in prompt.order]
         text = replace_in_order(text, [self._image, self._audio, self._video], pieces) + begun
         ids = torch.tensor(self._tokenizer.encode(text), dtype=torch.int64)
         if len(ids) >= self._max_context:
-            raise InvalidRequestError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
+            raise RequestTooLargeError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
         data = self._data(ids, prompt, audio, wants_audio(request))
         return {**data, "begun": begun, "spoken_until": "" if begun else CALL_BEGIN} if chat.tools else data
 
@@ -106,26 +132,43 @@ class Preprocessor:
         return text
 
     def _decode(self, source: MediaSource, prompt: _Prompt, use_audio_in_video: bool) -> None:
+        room = prompt.room
         if source.kind == "image":
-            patches, grid = image_patches(load_image(source, self._limits), self._pixels)
+            bounds = self._pixels.min_pixels, self._pixels.max_pixels
+            image = load_image(source, self._limits, room.fits(source, self._pixels, bounds))
+            patches, grid = image_patches(image, self._pixels)
+            room.take_pictures(source, self._pixels, grid)
             prompt.order.append(("image", len(prompt.image_grids), None))
             prompt.image_patches.append(patches)
             prompt.image_grids.append(grid)
         elif source.kind == "audio":
             prompt.order.append(("audio", len(prompt.clips), None))
-            prompt.clips.append(load_audio(source, self._limits))
+            self._add_clip(source, load_audio(source, self._limits), prompt)
         else:
-            video = load_video(source, self._limits, fps=self._fps, with_sound=use_audio_in_video)
+            video = load_video(
+                source,
+                self._limits,
+                fps=self._fps,
+                with_sound=use_audio_in_video,
+                resize=partial(resized_frame, settings=self._frames),
+                fits=room.fits(source, self._frames, (VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS)),
+            )
             if use_audio_in_video and video.sound is None:
                 prompt.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
-            self._add_video(video, prompt)
+            self._add_video(source, video, prompt)
 
-    def _add_video(self, video: Video, prompt: _Prompt) -> None:
+    def _add_clip(self, source: MediaSource, clip: Samples, prompt: _Prompt) -> None:
+        frames = -(-len(clip) // self._mel.hop)
+        prompt.room.take_sound(source, self._config.audio.tokens(frames), frames * self._mel.bins)
+        prompt.clips.append(clip)
+
+    def _add_video(self, source: MediaSource, video: Video, prompt: _Prompt) -> None:
         patches, grid = video_patches(video.frames, self._frames)
+        prompt.room.take_pictures(source, self._frames, grid)
         clip = None
         if video.sound is not None:
             clip = len(prompt.clips)
-            prompt.clips.append(video.sound)
+            self._add_clip(source, video.sound, prompt)
         prompt.order.append(("video", len(prompt.video_grids), clip))
         prompt.video_patches.append(patches)
         prompt.video_grids.append(grid)
@@ -139,9 +182,7 @@ class Preprocessor:
             input_features=mel,
             feature_lengths=lengths,
             clip_tokens=[self._config.audio.tokens(length) for length in lengths.tolist()],
-            audio_digests=[
-                digest_of("audio", clip[:, :length]) for clip, length in zip(mel, lengths.tolist(), strict=True)
-            ],
+            audio_digests=[digest_of("audio", clip) for clip in mel],
         )
 
     def _placeholders(self, prompt: _Prompt, clip_tokens: list[int], kind: str, index: int, clip: int | None) -> str:
@@ -191,10 +232,10 @@ class Preprocessor:
             data["audio"] = audio
         image = ImageInputs()
         if grids.images is not None:
-            image |= {"pixel_values": torch.cat(prompt.image_patches), "image_grid_thw": grids.images}
+            image |= {"pixel_values": joined(prompt.image_patches), "image_grid_thw": grids.images}
             image["image_digests"] = _digests("image", prompt.image_patches, prompt.image_grids)
         if grids.videos is not None:
-            image |= {"pixel_values_videos": torch.cat(prompt.video_patches), "video_grid_thw": grids.videos}
+            image |= {"pixel_values_videos": joined(prompt.video_patches), "video_grid_thw": grids.videos}
             image["video_digests"] = _digests("video", prompt.video_patches, prompt.video_grids)
         if image:
             data["image"] = image
@@ -236,14 +277,32 @@ def create_preprocessing(
     max_video_seconds: float = Limits().max_video_seconds,
     max_video_frames: int = Limits().max_video_frames,
     max_file_mb: int = Limits().max_file_mb,
+    max_request_pixels: int = Limits().max_request_pixels,
+    max_request_samples: int = Limits().max_request_samples,
+    max_request_frame_pixels: int = Limits().max_request_frame_pixels,
     video_fps: float = 2.0,
     max_context: int | None = None,
-) -> SimpleScheduler:
+    threads: int = THREADS,
+    payload_bytes: Mapping[str, int] | None = None,
+) -> AsideScheduler:
     """Return the scheduler of the preprocessing stage.
 
     Args:
-        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. The
-            others: see :class:`omni_qwen3.media.Limits`.
+        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. threads:
+            requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others: see
+            :class:`omni_qwen3.media.Limits`.
     """
-    limits = Limits(max_image_pixels, max_audio_seconds, max_video_seconds, max_video_frames, max_file_mb)
-    return SimpleScheduler(Preprocessor(model_path, limits, video_fps=video_fps, max_context=max_context))
+    limits = Limits(
+        max_image_pixels,
+        max_audio_seconds,
+        max_video_seconds,
+        max_video_frames,
+        max_file_mb,
+        max_request_pixels,
+        max_request_samples,
+        max_request_frame_pixels,
+    )
+    preprocessor = Preprocessor(
+        model_path, limits, video_fps=video_fps, max_context=max_context, payload_bytes=payload_bytes
+    )
+    return AsideScheduler(preprocessor, takes_long, threads)

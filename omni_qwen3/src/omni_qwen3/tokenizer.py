@@ -41,6 +41,10 @@ class ChatTokenizer(Protocol):
     def special_tokens(self) -> Sequence[str]:
         """The tokens that structure a prompt, which a user's text must not contain."""
 
+    @property
+    def longest_token(self) -> int:
+        """The bytes of the longest token, at least."""
+
     def token(self, number: int) -> str:
         """Return the text of an id.
 
@@ -134,6 +138,11 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     return _Tokenizer(tokenizer, ChatTemplate(model_path, named), list(special))
 
 
+def longest_token(tokenizer: Tokenizer) -> int:
+    """Return the most bytes of a text that one token covers, at least."""
+    return max(len(each.encode()) for each in tokenizer.get_vocab())
+
+
 def _known(token: str | None, number: int) -> str:
     if token is None:
         raise ConfigError(f"the tokenizer has no token of the id {number}, which config.json names")
@@ -158,6 +167,10 @@ class _Tokenizer:
     template: ChatTemplate
     special_tokens: Sequence[str]
 
+    @property
+    def longest_token(self) -> int:
+        return longest_token(self.inner)
+
     def token(self, number: int) -> str:
         return _known(self.inner.id_to_token(number), number)
 
@@ -165,7 +178,9 @@ class _Tokenizer:
         return self.template.render(messages, tools)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
+        # Of one text, `encode` does not release the interpreter's lock: other requests would wait for a long one.
+        [encoding] = self.inner.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
 
@@ -180,6 +195,10 @@ class _OlderTokenizer:
     def special_tokens(self) -> Sequence[str]:
         tokens: list[str] = self.inner.all_special_tokens
         return tokens
+
+    @property
+    def longest_token(self) -> int:
+        return longest_token(self.inner.backend_tokenizer)
 
     def token(self, number: int) -> str:
         return _known(self.inner.convert_ids_to_tokens(number), number)

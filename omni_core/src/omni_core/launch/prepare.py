@@ -18,7 +18,7 @@ from omni_core.config.placement import PlannedProcess, Replica, plan, process_gr
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
 from omni_core.errors import ConfigError
-from omni_core.launch.relay_plan import plan_relays, sends
+from omni_core.launch.relay_plan import own_relay, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.placing import endpoint_of
 from omni_core.plugins import PluginRegistry
@@ -170,6 +170,9 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
     memory = None if budget is None else budget.share if budget.nbytes is None else budget.nbytes
     place = {"device": device, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
     place["gpu_memory"] = memory
+    relay, here = own_relay(process), {each.name for each in process.stages}
+    elsewhere = [each for each in (*stage.next_stages, *stage.stream_to) if each not in here]
+    place["payload_bytes"] = dict.fromkeys(elsewhere, relay.slot_size_mb * relay.credits * 2**20)
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 

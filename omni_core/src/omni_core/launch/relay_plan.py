@@ -43,12 +43,12 @@ def plan_relays(
     Raises:
         PluginError: a relay that is named is not installed. ConfigError: one cannot reach where it would have to.
     """
-    plans = {process.name: RelayPlan(inline_bytes=_own(process).inline_bytes) for process in leaders}
+    plans = {process.name: RelayPlan(inline_bytes=own_relay(process).inline_bytes) for process in leaders}
     used: dict[str, set[str]] = {process.name: set() for process in leaders}
     spare: dict[str, set[str]] = {process.name: set() for process in leaders}
     settings: dict[str, dict[str, Any]] = {}
     for source in leaders:
-        own = _own(source)
+        own = own_relay(source)
         if own.settings:
             settings[own.backend or config.relay_backend] = own.settings
         for target in leaders:
@@ -81,7 +81,8 @@ def sends(source: PlannedProcess, target: PlannedProcess) -> bool:
     return any(not there.isdisjoint((*stage.next_stages, *stage.stream_to)) for stage in source.stages)
 
 
-def _own(process: PlannedProcess) -> RelayConfig:
+def own_relay(process: PlannedProcess) -> RelayConfig:
+    """Return the relay of a process, by which it sends."""
     return next((stage.relay for stage in process.stages if stage.relay is not None), RelayConfig())
 
 
@@ -134,7 +135,7 @@ def relay_reference(config: PipelineConfig, registry: PluginRegistry, name: str,
 
 def _options(process: PlannedProcess, host_memory: bool, settings: dict[str, Any]) -> dict[str, Any]:
     """The fields of :class:`RelayOptions` that do not depend on the machine."""
-    own = _own(process)
+    own = own_relay(process)
     inferred = f"cuda:{process.gpu}" if process.gpu is not None and not host_memory else "cpu"
     return {
         "slot_size_mb": own.slot_size_mb,

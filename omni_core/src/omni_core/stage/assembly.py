@@ -17,7 +17,10 @@ from omni_core.references import load
 from omni_core.scheduling.base import Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
 
-CONTEXT = ("model_path", "device", "gpu_memory", "stage_name", "replica", "tp_rank", "tp_size", "tp_rendezvous")
+CONTEXT = (
+    *("model_path", "device", "gpu_memory", "payload_bytes", "stage_name", "replica"),
+    *("tp_rank", "tp_size", "tp_rendezvous"),
+)
 """The arguments that every callable of a stage is given if it accepts them; ``factory_args`` may replace their values."""
 
 BATCHING = ("batch_size", "batch_wait")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from attrs import frozen
+from attrs import define, field, frozen
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
+
+Fits = Callable[[int, int, int], None]
+"""Raises RequestTooLargeError if so many pictures of a height and a width are more than there is room for."""
 
 LARGEST_ASPECT_RATIO = 200
 """The largest ratio of two sides; the reference's image processor rejects anything more extreme."""
@@ -24,6 +28,9 @@ class Limits:
         max_video_seconds: length of one video.
         max_video_frames: frames taken from one video; a longer one is sampled more sparsely.
         max_file_mb: size of one media file, in MiB.
+        max_request_pixels: of all images of a request together, as they are decoded.
+        max_request_samples: of all clips and sound tracks of a request, of every channel, as they are decoded.
+        max_request_frame_pixels: of all frames of a request's videos, as they are decoded.
     """
 
     max_image_pixels: int = 50_000_000
@@ -31,15 +38,28 @@ class Limits:
     max_video_seconds: float = 600.0
     max_video_frames: int = 768
     max_file_mb: int = 512
+    max_request_pixels: int = 200_000_000
+    max_request_samples: int = 120_000_000
+    max_request_frame_pixels: int = 40_000_000_000
+
+
+@define
+class Spent:
+    """What has been decoded of a request so far; see the limits of these names."""
+
+    request_pixels: int = 0
+    request_samples: int = 0
+    request_frame_pixels: int = 0
 
 
 @frozen
 class MediaSource:
-    """One content part of a message: ``part`` holds ``path``, ``data`` (bytes), or decoded values."""
+    """One content part of a message: ``part`` holds ``path``, ``data`` (bytes), or decoded values; ``spent`` is its request's."""
 
     kind: str
     part: dict[str, Any]
     where: str
+    spent: Spent = field(factory=Spent)
 
     @property
     def title(self) -> str:
@@ -50,6 +70,26 @@ class MediaSource:
     def fail(self, problem: str) -> InvalidRequestError:
         """Return the error for this piece of media."""
         return InvalidRequestError(f"{self.title}: {problem}")
+
+    def too_large(self, problem: str) -> RequestTooLargeError:
+        """Return the error for this piece of media, or all up to it, being over a limit."""
+        return RequestTooLargeError(f"{self.title}: {problem}")
+
+    def spend(self, name: str, amount: int, limits: Limits) -> None:
+        """Count what is about to be decoded, against a limit of the request that is called ``max_`` and ``name``.
+
+        Raises:
+            RequestTooLargeError: it would be over the limit.
+        """
+        total = getattr(self.spent, name) + amount
+        setattr(self.spent, name, total)
+        most = getattr(limits, f"max_{name}")
+        if total > most:
+            _, _, unit = name.partition("_")
+            unit = unit.replace("frame_pixels", "pixels of frames")
+            raise self.too_large(
+                f"with it the request has over {most} {unit}, the limit for all its media (max_{name})"
+            )
 
     def open(self, limits: Limits) -> IO[bytes]:
         """Open the file or the bytes, with their existence and size checked."""
@@ -62,15 +102,12 @@ class MediaSource:
             stream = self._open_path()
         size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
-        problem = None
+        if 0 < size <= limits.max_file_mb * 2**20:
+            return stream
+        stream.close()
         if size == 0:
-            problem = "the file is empty"
-        elif size > limits.max_file_mb * 2**20:
-            problem = f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)"
-        if problem is not None:
-            stream.close()
-            raise self.fail(problem)
-        return stream
+            raise self.fail("the file is empty")
+        raise self.too_large(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)")
 
     def _open_path(self) -> IO[bytes]:
         path = self.part.get("path")

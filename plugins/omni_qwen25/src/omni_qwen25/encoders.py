@@ -61,7 +61,7 @@ class AudioEncoder:
         lengths = inputs["feature_lengths"]
 
         def missing(indices: list[int]) -> list[tuple[torch.Tensor, ...]]:
-            clips = [inputs["input_features"][index, :, : int(lengths[index])] for index in indices]
+            clips = [inputs["input_features"][index] for index in indices]
             packed = torch.cat(clips, dim=1).to(self._device, self._dtype)
             output = self._network(packed, feature_lens=lengths[indices].to(self._device)).last_hidden_state.cpu()
             return [(each,) for each in output.split([inputs["clip_tokens"][index] for index in indices])]

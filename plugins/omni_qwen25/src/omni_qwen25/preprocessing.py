@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.simple import SimpleScheduler
-from omni_qwen3.chat import replace_in_order
-from omni_qwen3.content import digest_of, runs
+from omni_core.scheduling.aside import AsideScheduler
+from omni_qwen3.chat import check_length, replace_in_order, takes_long
+from omni_qwen3.content import digest_of, joined, runs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
 from omni_qwen3.media.image import load_image
 from omni_qwen3.media.video import load_video
 from omni_qwen3.mel_features import MelFeatures, MelSettings
-from omni_qwen3.patches import PatchSettings, image_patches, video_patches
+from omni_qwen3.patches import PatchSettings, image_patches, resized_frame, video_patches
 from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_qwen3.preprocessing import THREADS
+from omni_qwen3.room import Room
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import part_config, read_config
 from omni_qwen25.interface import LIMITS
@@ -39,6 +43,7 @@ class _Media:
         owners: for each clip, the piece that it is the sound of.
     """
 
+    room: Room
     pieces: list[Piece] = field(factory=list)
     patches: dict[str, list[torch.Tensor]] = field(factory=lambda: {"image": [], "video": []})
     grids: dict[str, list[list[int]]] = field(factory=lambda: {"image": [], "video": []})
@@ -53,15 +58,25 @@ class Preprocessor:
     Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image processing.
     """
 
-    def __init__(self, model_path: str, limits: Limits, *, video_fps: float, max_context: int | None) -> None:
+    def __init__(
+        self,
+        model_path: str,
+        limits: Limits,
+        *,
+        video_fps: float,
+        max_context: int | None,
+        payload_bytes: Mapping[str, int] | None = None,
+    ) -> None:
         self._config = config = read_config(model_path)
+        self._payload_bytes = payload_bytes or {}
         self._limits, self._fps = limits, video_fps
         self._max_context = max_context or config.thinker.max_positions
         self._prompts = Prompts(model_path)
+        self._longest = self._prompts.longest_token
         self._pixels, self._frames = PatchSettings.read(model_path)
         bins = part_config(config, "thinker_config", "audio_config").num_mel_bins
-        settings = MelSettings.read(model_path, bins)
-        self._features, self._hop = MelFeatures(settings), settings.hop
+        self._mel = MelSettings.read(model_path, bins)
+        self._features = MelFeatures(self._mel)
         self._tokens = {
             "image": self._prompts.token(config.image),
             "video": self._prompts.token(config.video),
@@ -77,15 +92,16 @@ class Preprocessor:
         """
         request = payload.request
         chat = self._prompts.read(request.inputs)
-        media = _Media()
+        text = self._prompts.render(chat, speaks=wants_audio(request))
+        check_length(text, self._longest, self._max_context)
+        media = _Media(Room(self._max_context, self._payload_bytes))
         for source in chat.media:
             self._decode(source, media, bool(request.metadata.get("use_audio_in_video")))
         audio = self._audio_inputs(media)
-        text = self._prompts.render(chat, speaks=wants_audio(request))
         text = replace_in_order(text, list(self._tokens.values()), [self._placeholders(each) for each in media.pieces])
         ids = torch.tensor(self._prompts.encode(text), dtype=torch.int64)
         if len(ids) >= self._max_context:
-            raise InvalidRequestError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
+            raise RequestTooLargeError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
         config = self._config
         positions, delta = rope_index(
             ids, media.pieces, {config.image, config.video, config.audio}, config.per_second, config.chunk_seconds
@@ -106,21 +122,37 @@ class Preprocessor:
 
     def _decode(self, source: MediaSource, media: _Media, use_audio_in_video: bool) -> None:
         if source.kind == "image":
-            patches, grid = image_patches(load_image(source, self._limits), self._pixels)
+            bounds = self._pixels.min_pixels, self._pixels.max_pixels
+            image = load_image(source, self._limits, media.room.fits(source, self._pixels, bounds))
+            patches, grid = image_patches(image, self._pixels)
+            media.room.take_pictures(source, self._pixels, grid)
             self._add("image", patches, grid, 0.0, media)
         elif source.kind == "audio":
-            media.owners.append(len(media.pieces))
-            media.clips.append(load_audio(source, self._limits))
+            self._add_clip(source, load_audio(source, self._limits), media)
             media.pieces.append(Piece("audio"))
         else:
-            video = load_video(source, self._limits, fps=self._fps, with_sound=use_audio_in_video)
+            video = load_video(
+                source,
+                self._limits,
+                fps=self._fps,
+                with_sound=use_audio_in_video,
+                resize=partial(resized_frame, settings=self._frames, bounds=VIDEO_PIXELS),
+                fits=media.room.fits(source, self._frames, VIDEO_PIXELS),
+            )
             if video.sound is not None:
-                media.owners.append(len(media.pieces))
-                media.clips.append(video.sound)
+                self._add_clip(source, video.sound, media)
             elif use_audio_in_video:
                 media.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
             patches, grid = video_patches(video.frames, self._frames, VIDEO_PIXELS)
+            media.room.take_pictures(source, self._frames, grid)
             self._add("video", patches, grid, self._frames.temporal / video.fps, media)
+
+    def _add_clip(self, source: MediaSource, clip: Samples, media: _Media) -> None:
+        """Add the sound of the next piece."""
+        frames = -(-len(clip) // self._mel.hop)
+        media.room.take_sound(source, clip_tokens(frames), frames * self._mel.bins)
+        media.owners.append(len(media.pieces))
+        media.clips.append(clip)
 
     def _add(self, kind: str, patches: torch.Tensor, grid: list[int], seconds: float, media: _Media) -> None:
         merge = self._pixels.merge
@@ -134,18 +166,15 @@ class Preprocessor:
             return None
         mels, lengths = [], []
         for clip, owner in zip(media.clips, media.owners, strict=True):
-            frames = -(-len(clip) // self._hop)
+            frames = -(-len(clip) // self._mel.hop)
             # The reference's extractor sees silence behind a clip, not the clip's own end reflected.
             [mel], _ = self._features([np.pad(clip, (0, SAMPLE_RATE // 10))])
             mels.append(mel[:, :frames])
             lengths.append(frames)
             piece = media.pieces[owner]
             media.pieces[owner] = Piece(piece.kind, piece.grid, piece.seconds, clip_tokens(frames))
-        features = torch.zeros(len(mels), mels[0].shape[0], max(lengths))
-        for row, mel in zip(features, mels, strict=True):
-            row[:, : mel.shape[1]] = mel
         return AudioInputs(
-            input_features=features,
+            input_features=mels,
             feature_lengths=torch.tensor(lengths),
             clip_tokens=[clip_tokens(each) for each in lengths],
             audio_digests=[digest_of("audio", mel.contiguous()) for mel in mels],
@@ -155,11 +184,11 @@ class Preprocessor:
         image = ImageInputs()
         patches, grids = media.patches, media.grids
         if grids["image"]:
-            image |= {"pixel_values": torch.cat(patches["image"]), "image_grid_thw": torch.tensor(grids["image"])}
+            image |= {"pixel_values": joined(patches["image"]), "image_grid_thw": torch.tensor(grids["image"])}
             image["image_digests"] = _digests("image", patches["image"], grids["image"])
         if grids["video"]:
             image |= {
-                "pixel_values_videos": torch.cat(patches["video"]),
+                "pixel_values_videos": joined(patches["video"]),
                 "video_grid_thw": torch.tensor(grids["video"]),
             }
             image["video_digests"] = _digests("video", patches["video"], grids["video"])
@@ -211,14 +240,20 @@ def create_preprocessing(
     max_video_seconds: float = LIMITS.max_video_seconds,
     max_video_frames: int = LIMITS.max_video_frames,
     max_file_mb: int = LIMITS.max_file_mb,
+    max_request_pixels: int = LIMITS.max_request_pixels,
+    max_request_samples: int = LIMITS.max_request_samples,
+    max_request_frame_pixels: int = LIMITS.max_request_frame_pixels,
     video_fps: float = 2.0,
     max_context: int | None = None,
-) -> SimpleScheduler:
+    threads: int = THREADS,
+    payload_bytes: Mapping[str, int] | None = None,
+) -> AsideScheduler:
     """Return the scheduler of the preprocessing stage.
 
     Args:
-        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. The
-            others: see :class:`omni_qwen3.media.Limits`.
+        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. threads:
+            requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others: see
+            :class:`omni_qwen3.media.Limits`.
 
     Raises:
         ConfigError: the checkpoint cannot be read, or ``max_audio_seconds`` is above the extractor's.
@@ -227,5 +262,17 @@ def create_preprocessing(
         raise ConfigError(
             f"max_audio_seconds: {max_audio_seconds:g} is more than the model's extractor reads, {LIMITS.max_audio_seconds:g}"
         )
-    limits = Limits(max_image_pixels, max_audio_seconds, max_video_seconds, max_video_frames, max_file_mb)
-    return SimpleScheduler(Preprocessor(model_path, limits, video_fps=video_fps, max_context=max_context))
+    limits = Limits(
+        max_image_pixels,
+        max_audio_seconds,
+        max_video_seconds,
+        max_video_frames,
+        max_file_mb,
+        max_request_pixels,
+        max_request_samples,
+        max_request_frame_pixels,
+    )
+    preprocessor = Preprocessor(
+        model_path, limits, video_fps=video_fps, max_context=max_context, payload_bytes=payload_bytes
+    )
+    return AsideScheduler(preprocessor, takes_long, threads)

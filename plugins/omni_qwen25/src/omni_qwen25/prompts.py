@@ -7,7 +7,7 @@ from typing import Any
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat import Chat
 from omni_qwen3.chat_template import ChatTemplate
-from omni_qwen3.tokenizer import load_older, special_texts
+from omni_qwen3.tokenizer import load_older, longest_token, special_texts
 from omni_qwen25.interface import SPEECH_PROMPT
 
 
@@ -18,6 +18,7 @@ class Prompts:
         self._tokenizer = load_older(model_path, {})
         self._template = ChatTemplate(model_path, special_texts(self._tokenizer.special_tokens_map))
         self.special_tokens: list[str] = self._tokenizer.all_special_tokens
+        self.longest_token = longest_token(self._tokenizer.backend_tokenizer)
 
     def token(self, number: int) -> str:
         """Return the text of an id. Raises ConfigError if no token has it."""
