@@ -18,10 +18,11 @@ from transformers import AutoTokenizer, WhisperFeatureExtractor
 from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import OmniRequest
+from omni_core.errors import ConfigError, RequestTooLargeError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_qwen3.media import Limits
 from omni_qwen25.positions import Piece, alternating, chunks
-from omni_qwen25.preprocessing import create_preprocessing
+from omni_qwen25.preprocessing import Preprocessor, create_preprocessing
 
 RANDOM = np.random.default_rng(0)
 IMAGE = RANDOM.integers(0, 256, (60, 90, 3), dtype=np.uint8)
@@ -201,3 +202,20 @@ def test_positions_of_pictures_and_sound_together(tiny: dict[str, Path], sound: 
     )
     assert torch.equal(positions, wanted[:, 0])
     assert delta == int(wanted_delta)
+
+
+def test_what_is_too_large_is_refused_before_the_work(tiny: dict[str, Path]) -> None:
+    """By what the encoder would be sent, by the context, and by the length of a text."""
+
+    def refused(words: str, *content: dict[str, Any], **options: Any) -> None:
+        preprocess = Preprocessor(
+            str(tiny["a"]), Limits(), **{"video_fps": 2.0, "max_context": None, "payload_bytes": None, **options}
+        )
+        with pytest.raises(RequestTooLargeError, match=words):
+            preprocess(StagePayload("r", request(*content), None))
+
+    video, clip = {"type": "video", "frames": FRAMES}, {"type": "audio", "samples": CLIP, "sample_rate": 16_000}
+    refused("MiB for the model", video, payload_bytes={"image_encoder": 1000})
+    refused("the sound of the request", clip, payload_bytes={"audio_encoder": 1000})
+    refused("positions", video, max_context=100)
+    refused("tokens or more", {"type": "text", "text": "a b " * 250_000}, max_context=1000)

@@ -108,6 +108,8 @@ def load_older(model_path: str, ids: Mapping[str, int]) -> Any:
         found = tokenizer.convert_tokens_to_ids(name)
         if found != expected:
             raise ConfigError(f"{model_path}: the tokenizer's id of {name} is {found}, config.json says {expected}")
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
 
@@ -136,6 +138,14 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     added = tokenizer.get_added_tokens_decoder().values()
     special = dict.fromkeys([*named.values(), *(each.content for each in added if each.special)])
     return _Tokenizer(tokenizer, ChatTemplate(model_path, named), list(special))
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a prompt; special tokens in it are recognised, none are added. Several threads may encode at once."""
+    # Of one text, `encode` does not release the interpreter's lock: other requests would wait for a long one.
+    [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def longest_token(tokenizer: Tokenizer) -> int:
@@ -178,10 +188,7 @@ class _Tokenizer:
         return self.template.render(messages, tools)
 
     def encode(self, text: str) -> list[int]:
-        # Of one text, `encode` does not release the interpreter's lock: other requests would wait for a long one.
-        [encoding] = self.inner.encode_batch_fast([text], add_special_tokens=False)
-        ids: list[int] = encoding.ids
-        return ids
+        return encoded(self.inner, text)
 
 
 @frozen
@@ -207,5 +214,4 @@ class _OlderTokenizer:
         return self.template.render(messages, tools)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.inner(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return encoded(self.inner.backend_tokenizer, text)

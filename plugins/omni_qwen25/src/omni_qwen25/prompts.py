@@ -7,7 +7,7 @@ from typing import Any
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat import Chat
 from omni_qwen3.chat_template import ChatTemplate
-from omni_qwen3.tokenizer import load_older, longest_token, special_texts
+from omni_qwen3.tokenizer import encoded, load_older, longest_token, special_texts
 from omni_qwen25.interface import SPEECH_PROMPT
 
 
@@ -53,5 +53,4 @@ class Prompts:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt; special tokens in it are recognised, none are added."""
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return encoded(self._tokenizer.backend_tokenizer, text)
