@@ -6,9 +6,11 @@ raised are code of that plugin: formatting them may raise anything (``SystemExit
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from itertools import islice
 
 
 class OmniError(Exception):
@@ -115,11 +117,28 @@ class StageFailedError(OmniError):
         super().__init__(f"stage {stage!r} has failed and is not restarted any more: {reason}")
 
 
+NAME_CHARACTERS = 100
+"""The longest name that is compared with others, or shown whole. Comparing takes time by its square."""
+
+LISTED = 100
+"""Names in a list of all that there are."""
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = NAME_CHARACTERS
+
+
+def shown(value: object) -> str:
+    """Return the ``repr`` of a value that somebody gave, shortened: also the work for it is bounded."""
+    return _REPR.repr(value)
+
+
 def did_you_mean(name: object, known: Iterable[str], *, listing: str = "there are") -> str:
-    """Return the end of a message about an unknown ``name``: the nearest of the ``known`` names, or a list of all of them."""
+    """Return the end of a message about an unknown ``name``: the nearest of the ``known`` names, or a list of them."""
     names = list(known)
-    near = get_close_matches(str(name), names, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; {listing}: {', '.join(names) or 'none'}"
+    if isinstance(name, str) and len(name) <= NAME_CHARACTERS and (near := get_close_matches(name, names, 1)):
+        return f"; did you mean {near[0]!r}?"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"; {listing}: {', '.join(islice(names, LISTED)) or 'none'}{more}"
 
 
 MAX_CHARACTERS = 8_000

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean
+from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean, shown
 
 TEXT, SPEECH, VOCODER = "text", "speech", "vocoder"
 """Roles that clients know: the stage that writes text, the one that chooses the codes of speech, the one that makes the sound.
@@ -106,7 +106,7 @@ class Parameter:
         elif self.type == "string" and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if not self._valid(value):
-            raise InvalidRequestError(f"{where}: must be {self.expected}, is {value!r}")
+            raise InvalidRequestError(f"{where}: must be {self.expected}, is {shown(value)}")
         return value
 
     def _valid(self, value: Any) -> bool:
@@ -210,7 +210,7 @@ class Interface:
             InvalidRequestError: an unknown name, a wrong value, or one parameter given twice.
         """
         if not isinstance(params, dict):
-            raise InvalidRequestError(f"params: must be a mapping, is {params!r}")
+            raise InvalidRequestError(f"params: must be a mapping, is {shown(params)}")
         groups = {group.name: group for group in self.groups}
         plain = self.plain_group.parameters if self.plain_group is not None else []
         found = {
@@ -241,7 +241,7 @@ class Interface:
         """Return a request's ``metadata``; the keys in ``others`` may hold anything. Raises as :meth:`check_params`."""
         free = set(others) - {each.name for each in self.metadata}
         if not isinstance(metadata, dict):
-            raise InvalidRequestError(f"metadata: must be a mapping, is {metadata!r}")
+            raise InvalidRequestError(f"metadata: must be a mapping, is {shown(metadata)}")
         kept = {name: value for name, value in metadata.items() if name in free}
         rest = {name: value for name, value in metadata.items() if name not in free}
         return kept | checked(self.metadata, rest, "metadata", sorted(free), "key")
@@ -259,7 +259,7 @@ def checked(
         InvalidRequestError: an unknown name, a wrong value, or a parameter given twice; ``where`` is the path in the message.
     """
     if not isinstance(given, dict):
-        raise InvalidRequestError(f"{where}: must be a mapping of parameters, is {given!r}")
+        raise InvalidRequestError(f"{where}: must be a mapping of parameters, is {shown(given)}")
     by_name = {name: parameter for parameter in parameters for name in parameter.names}
     values: dict[str, Any] = {}
     for name, value in given.items():

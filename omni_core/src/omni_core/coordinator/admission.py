@@ -9,7 +9,7 @@ from attrs import asdict, evolve
 
 from omni_core.config.requests import affinity_keys, default_params, with_parts
 from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean
+from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean, shown
 from omni_core.interface import Interface
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.plugins import PluginRegistry
@@ -95,11 +95,11 @@ def _check_modalities(interface: Interface, wanted: Any) -> None:
     if wanted is None or not offered:
         return
     if not isinstance(wanted, list | tuple) or not wanted:
-        raise InvalidRequestError(f"modalities: must be a non-empty list of: {', '.join(offered)}; is {wanted!r}")
+        raise InvalidRequestError(f"modalities: must be a non-empty list of: {', '.join(offered)}; is {shown(wanted)}")
     for name in wanted:
         if name not in offered:
             raise InvalidRequestError(
-                f"modalities: {name!r} is not offered{did_you_mean(name, offered, listing='this pipeline offers')}"
+                f"modalities: {shown(name)} is not offered{did_you_mean(name, offered, listing='this pipeline offers')}"
             )
 
 
@@ -118,4 +118,4 @@ def _check_inputs(interface: Interface, inputs: Any) -> None:
             kind = part.get("type") if isinstance(part, dict) else None
             if kinds and isinstance(kind, str) and kind not in kinds:
                 where, hint = f"messages[{number}].content[{index}].type", did_you_mean(kind, kinds, listing="it takes")
-                raise InvalidRequestError(f"{where}: this pipeline takes no {kind!r}{hint}")
+                raise InvalidRequestError(f"{where}: this pipeline takes no {shown(kind)}{hint}")

@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 import numpy as np
 
 from omni_core.client.messages import KINDS, MediaPolicy, Recording
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, shown
 
 _SCHEMES = ("data:", "http://", "https://", "file://")
 
@@ -38,7 +38,7 @@ class Reader:
 
     async def _message(self, message: Any, where: str) -> dict[str, Any]:
         if not isinstance(message, Mapping):
-            raise InvalidRequestError(f"{where}: must be {{'role': ..., 'content': ...}}, is {message!r:.100}")
+            raise InvalidRequestError(f"{where}: must be {{'role': ..., 'content': ...}}, is {shown(message)}")
         content = message.get("content")
         if not isinstance(content, list | tuple):
             return dict(message)
@@ -131,7 +131,7 @@ class Reader:
         if scheme == "file" and parts is not None:
             return self._path(Path(unquote(parts.path)), where)
         if scheme not in ("http", "https"):
-            raise InvalidRequestError(f"{where}: must be a URL (data:, http:, https: or file:), is {url!r:.100}")
+            raise InvalidRequestError(f"{where}: must be a URL (data:, http:, https: or file:), is {shown(url)}")
         if not self._policy.allow_urls:
             raise InvalidRequestError(
                 f"{where}: URLs are not fetched here; send the content, as a data: URL or as bytes"
@@ -183,7 +183,7 @@ class Reader:
 
     def _base64(self, text: Any, where: str) -> bytes:
         if not isinstance(text, str) or not text:
-            raise InvalidRequestError(f"{where}: must be text in base64, is {text!r:.100}")
+            raise InvalidRequestError(f"{where}: must be text in base64, is {shown(text)}")
         self._check(len(text) * 3 // 4 - 2, where)
         try:
             return self._counted(base64.b64decode(text, validate=True), where)

@@ -21,7 +21,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from omni_core.errors import ConfigError, OmniError, did_you_mean
+from omni_core.errors import ConfigError, OmniError, did_you_mean, shown
 from omni_core.protocol.operations import Change
 from omni_serve.app import Application, add_error_handlers
 from omni_serve.auth import describe
@@ -108,7 +108,7 @@ async def restart(request: Request, name: str) -> Response:
     health = server.pipe.health()
     unit = health.get(name)
     if unit is None:
-        raise ApiError(404, f"No unit is called {name!r}{did_you_mean(name, health)}", code="unit_not_found")
+        raise ApiError(404, f"No unit is called {shown(name)}{did_you_mean(name, health)}", code="unit_not_found")
     config = server.pipe.config
     remote = [stage for stage in unit["stages"] if config.stage(stage).host is not None]
     if remote:
@@ -132,7 +132,7 @@ def _parent(pid: int) -> int | None:
 
 async def replace(request: Request, name: str) -> Response:
     """Replace the units of a stage while requests run."""
-    asked = await body_of(request, Replacement) if await request.body() else Replacement()
+    asked = await body_of(request, Replacement, empty=Replacement())
     return await _operate(server_of(request).pipe.replace(name, asked.set, wait=asked.wait))
 
 
@@ -190,7 +190,7 @@ async def log_level(request: Request) -> Response:
 
 async def start_profile(request: Request) -> Response:
     """Record what happens to requests in every process."""
-    asked = await body_of(request, Profile) if await request.body() else Profile()
+    asked = await body_of(request, Profile, empty=Profile())
     try:
         await server_of(request).pipe.start_profile(asked.torch)
     except ConfigError as error:

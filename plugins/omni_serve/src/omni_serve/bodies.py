@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
+from attrs import frozen
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_serve.errors import invalid
+from omni_core.errors import shown
+from omni_serve.errors import ApiError, invalid
+from omni_serve.identities import random_hex
+from omni_serve.json_input import read_json
+from omni_serve.server import server_of
 
 M = TypeVar("M", bound=BaseModel)
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+_STEP = 3 * 2**18  # bytes that are encoded at once: a multiple of 3, so that the texts can be joined
 
 MODELS: dict[str, type[BaseModel]] = {}
 """The models of bodies, for the OpenAPI document."""
@@ -35,47 +44,51 @@ class RawRoute(APIRoute):
         return self.handler
 
 
-async def body_of(request: Request, model: type[M]) -> M:
-    """Return the JSON body of a request. The guard bounds its size while it is read.
+async def body_of(request: Request, model: type[M], *, media: Collection[str] = (), empty: M | None = None) -> M:
+    """Return the JSON body of a request.
+
+    Args:
+        media: its fields that may hold media: only with some the body may have ``limits.body_mib``.
+        empty: is returned where there is no body.
 
     Raises:
-        ApiError: 400, it is no JSON, or of another form. pydantic.ValidationError: which the application turns into that.
+        ApiError: 400, it is no JSON; 413, it is too large. pydantic.ValidationError: it is of another form; the application answers that.
     """
+    limits = server_of(request).settings.limits
+    body = await _content(request, limits.body_mib if media else limits.text_body_mib)
+    if not body and empty is not None:
+        return empty
     kind = request.headers.get("content-type", "application/json")
     if not kind.startswith("application/json") and "+json" not in kind:
-        raise invalid(f"The body must be JSON (content-type: application/json), is {kind!r:.80}", code="invalid_json")
-    body = await request.body()
-    if _may_have_no_number(body) and not _is_json(body):
-        raise invalid("The body is not valid JSON: NaN and Infinity are no numbers of JSON", code="invalid_json")
-    return model.model_validate_json(body)
+        raise invalid(f"The body must be JSON (content-type: application/json), is {shown(kind)}", code="invalid_json")
+    return await read_json(body, model.model_validate_json, limits, media)
 
 
-def _may_have_no_number(body: bytes) -> bool:
-    """Return whether a value seems to be ``NaN`` or ``Infinity``; media in base64 have such letters, too, but nothing before them."""
-    for word in (b"NaN", b"Infinity"):
-        at = body.find(word)
-        while at >= 0:
-            before = body[max(0, at - 64) : at].rstrip(b" \t\r\n-")
-            if not before or before[-1:] in b":[,":
-                return True
-            at = body.find(word, at + 1)
-    return False
+async def _content(request: Request, most_mib: float) -> bytearray:
+    """Return the body, which the request does not keep: it is large, and needed once. The guard bounds the time that it takes."""
+    most, body = int(most_mib * 2**20), bytearray()
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > most:
+        raise too_large(int(length), most_mib)
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise too_large(len(body), most_mib)
+    return body
 
 
-def _is_json(body: bytes) -> bool:
-    try:
-        json.loads(body, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        return not isinstance(error, NoNumberError)  # what else is wrong with it is told by its model
-    return True
+def too_large(size: int, most_mib: float) -> ApiError:
+    """Return the error of a body that is over a limit."""
+    return ApiError(
+        413, f"The body has {size / 2**20:.1f} MiB or more; the limit is {most_mib:g} MiB.", code="too_large"
+    )
 
 
-def _refuse(name: str) -> None:
-    raise NoNumberError(name)
+@frozen
+class Base64:
+    """Bytes that an answer has as text in base64: encoded off the event loop, and not searched for what JSON escapes."""
 
-
-class NoNumberError(ValueError):
-    """A number that JSON has not, which Python's and pydantic's readers take."""
+    data: bytes
 
 
 def dumps(data: Any) -> str:
@@ -83,9 +96,38 @@ def dumps(data: Any) -> str:
     return _ENCODER.encode(data)
 
 
+async def encoded(data: Any) -> bytes:
+    """Return compact JSON of data with :class:`Base64` in it."""
+    found: list[bytes] = []
+    mark = random_hex(16)
+
+    def remember(value: Any) -> str:
+        assert isinstance(value, Base64)
+        found.append(value.data)
+        return mark
+
+    text = json.JSONEncoder(separators=(",", ":"), default=remember).encode(data)
+    pieces = iter([each.encode() for each in text.split(mark)])
+    made = [next(pieces)]
+    for each in found:
+        made += [await asyncio.to_thread(_base64, each), next(pieces)]
+    return b"".join(made)
+
+
+def _base64(data: bytes) -> bytes:
+    """Encode in steps: one call would hold the interpreter's lock for all of it."""
+    steps = range(0, len(data), _STEP)
+    return b"".join([base64.b64encode(data[start : start + _STEP]) for start in steps])
+
+
 def json_response(data: Any, status: int = 200) -> Response:
     """Return an answer in JSON."""
     return Response(dumps(data), status, media_type="application/json")
+
+
+async def media_response(data: Any) -> Response:
+    """Return an answer in JSON with :class:`Base64` in it."""
+    return Response(await encoded(data), media_type="application/json")
 
 
 def schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import base64
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from attrs import define, field
 from fastapi import APIRouter
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_core.protocol.messages import OmniRequest
-from omni_serve.bodies import RawRoute, body_of, dumps, json_response, schema
+from omni_serve.bodies import Base64, RawRoute, body_of, dumps, media_response, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.chat_messages import ChatMessages
 from omni_serve.encoders import Encoder, encoder, whole
@@ -58,8 +58,8 @@ class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    modalities: list[Modality] | None = Field(None, min_length=1)
+    messages: list[dict[str, Any]] = Field(min_length=1, fail_fast=True)
+    modalities: Annotated[list[Modality], Field(min_length=1, fail_fast=True)] | None = None
     audio: AudioOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -73,13 +73,13 @@ class ChatRequest(BaseModel):
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation with text, with speech, or with both."""
     server = server_of(request)
-    asked = await body_of(request, ChatRequest)
+    asked = await body_of(request, ChatRequest, media=["messages"])
     chat = await Chat.make(server, request, asked)
     if asked.stream:
         usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
         pieces = chat.stream(include_usage=usage)
         return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    return json_response(await unless_gone(request, chat.whole()))
+    return await media_response(await unless_gone(request, chat.whole()))
 
 
 @define(eq=False)
@@ -149,7 +149,7 @@ class Chat:
             message["content"] = None
             message["audio"] = {
                 "id": identity,
-                "data": base64.b64encode(data).decode(),
+                "data": Base64(data),
                 "expires_at": expires,
                 "transcript": text,
             }

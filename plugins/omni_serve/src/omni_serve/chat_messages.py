@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from omni_core.errors import shown
 from omni_serve.errors import invalid
 from omni_serve.media import read_messages
 from omni_serve.server import Server
@@ -49,7 +50,7 @@ class ChatMessages:
         role = message.get("role")
         if role not in ROLES or (role == "tool" and not self._tools):
             roles = [each for each in ROLES if each != "tool" or self._tools]
-            raise invalid(f"{where}.role: must be one of {', '.join(roles)}, is {role!r:.80}", f"{where}.role")
+            raise invalid(f"{where}.role: must be one of {', '.join(roles)}, is {shown(role)}", f"{where}.role")
         for name, value in message.items():
             if name not in _KEYS or (value and name in ("name", "annotations", "function_call")):
                 raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
@@ -87,7 +88,7 @@ class ChatMessages:
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or kind not in _PART_KEYS:
             kinds = "text, image_url, input_audio, audio_url, video_url, file"
-            raise invalid(f"{where}.type: must be one of {kinds}, is {kind!r:.80}", f"{where}.type", "invalid_value")
+            raise invalid(f"{where}.type: must be one of {kinds}, is {shown(kind)}", f"{where}.type", "invalid_value")
         for name, value in part.items():
             if value is not None and name not in ("type", "prompt_cache_breakpoint", *_PART_KEYS[kind]):
                 raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")

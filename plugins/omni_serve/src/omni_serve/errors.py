@@ -44,6 +44,9 @@ TYPES = {
 }
 """OpenAI's ``type`` by status; the others are ``server_error``."""
 
+MESSAGE_CHARACTERS, PARAM_CHARACTERS = 2000, 200
+"""The longest message and path of an error: what a client has sent is not sent back whole."""
+
 _RETRIES_HELP = (408, 429, 503)
 
 _DEATHS = ("ProcessDied", "PeerDiedError")
@@ -68,8 +71,10 @@ class ApiError(Exception):
         retry_after: float | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
+        message = _cut(message, MESSAGE_CHARACTERS)
         super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
+        self.status, self.message, self.code = status, message, code
+        self.param = None if param is None else _cut(param, PARAM_CHARACTERS)
         self.retry_after = retry_after
         self.details = dict(details or {})
 
@@ -98,6 +103,10 @@ class ApiError(Exception):
     def response(self) -> Response:
         """Return the answer."""
         return Response(json.dumps(self.body), self.status, self.headers, media_type="application/json")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -174,10 +183,10 @@ def _of_validation(error: ValidationError) -> ApiError:
     for each in first["loc"]:
         if isinstance(each, int):
             path += f"[{each}]"
-        elif re.fullmatch(r"[a-z_]\w*", str(each)) and (
+        elif re.fullmatch(r"[a-z_]\w*", each := each[:PARAM_CHARACTERS]) and (
             not path or each not in ("str", "list", "dict")
         ):  # no branch of a union
-            path += f".{each}" if path else str(each)
+            path += f".{each}" if path else each
     if first["type"] == "json_invalid":
         return invalid(
             f"The body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
 
 _FIELDS = 64
@@ -22,7 +22,7 @@ async def read_form(request: Request) -> FormData:
     kind = request.headers.get("content-type", "")
     if not kind.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
         raise invalid(
-            f"The body must be a form (content-type: multipart/form-data), is {kind!r:.80}", code="invalid_form"
+            f"The body must be a form (content-type: multipart/form-data), is {shown(kind)}", code="invalid_form"
         )
     try:
         return await request.form(max_files=4, max_fields=_FIELDS, max_part_size=_FIELD_BYTES)

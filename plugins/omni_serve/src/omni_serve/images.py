@@ -20,11 +20,11 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, shown
 from omni_core.interface import Parameter
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import ImageChunk, ImageResult
-from omni_serve.bodies import RawRoute, body_of, json_response, schema
+from omni_serve.bodies import Base64, RawRoute, body_of, media_response, schema
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import form_schema, read_form, upload
@@ -32,7 +32,7 @@ from omni_serve.media import check_media
 from omni_serve.parameters import merged
 from omni_serve.pictures import FORMATS, encoded
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.streams import Stream, encoded_event, unless_gone
 
 router = APIRouter(route_class=RawRoute, tags=["images"])
 
@@ -110,7 +110,7 @@ async def create_image_edit(request: Request) -> Response:
 async def _answered(server: Server, request: Request, images: Images) -> Response:
     if images.asked.stream:
         return Stream(images.events(), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    return json_response(await unless_gone(request, images.whole()))
+    return await media_response(await unless_gone(request, images.whole()))
 
 
 def _check_offered(server: Server, offered: bool, lacks: str) -> None:
@@ -153,7 +153,7 @@ def _typed(name: str, value: str, kind: str) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        raise invalid(f"{name}: must be of the type {kind}, is {value!r:.80}", name, "invalid_type") from None
+        raise invalid(f"{name}: must be of the type {kind}, is {shown(value)}", name, "invalid_type") from None
 
 
 class _ImageCall(Call):
@@ -235,15 +235,15 @@ class Images:
                     seeds = [seed for seed in _seeds(piece) if seed is not None]
                     data = {"type": kind, **encoded_images[0], **facts, "usage": _NO_TOKENS}
                     data |= {"seed": seeds[0]} if seeds else {}
-                yield event(data, kind)
+                yield await encoded_event(data, kind)
 
     def _pieces(self) -> AsyncGenerator[ImageChunk | ImageResult]:
         return cast(AsyncGenerator[ImageChunk | ImageResult], self.call.pieces())
 
-    async def _encoded(self, pixels: Any) -> list[dict[str, str]]:
+    async def _encoded(self, pixels: Any) -> list[dict[str, Base64]]:
         asked = self.asked
         made = await asyncio.to_thread(encoded, pixels, asked.output_format, asked.output_compression)
-        return [{"b64_json": each} for each in made]
+        return [{"b64_json": Base64(each)} for each in made]
 
     def _facts(self, piece: ImageChunk | ImageResult) -> dict[str, str]:
         _, height, width, _ = piece.pixels.shape

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.errors import InvalidRequestError, did_you_mean
+from omni_core.errors import InvalidRequestError, did_you_mean, shown
 from omni_core.interface import SEED, Interface, Parameter
 from omni_serve.errors import invalid
 
@@ -80,7 +80,9 @@ def merged(extra: Mapping[str, Any] | None, body: Mapping[str, Any] | None, fiel
             raise invalid(f"{where}: give {name} beside extra_body, not in it", where, "invalid_value")
         if name in found and found[name] != value:
             raise invalid(
-                f"{where}: is {value!r:.80}, and {name} beside it {found[name]!r:.80}; give one", where, "invalid_value"
+                f"{where}: is {shown(value)}, and {name} beside it {shown(found[name])}; give one",
+                where,
+                "invalid_value",
             )
         found[name] = value
     return found
@@ -185,7 +187,7 @@ class ParameterNames:
     def _unknown(self, name: str, value: Any) -> Exception:
         if name in NEUTRAL:
             others = " or ".join(repr(each) for each in NEUTRAL[name])
-            return invalid(f"{name}: only {others} is supported here, is {value!r:.80}", name, "unsupported_value")
+            return invalid(f"{name}: only {others} is supported here, is {shown(value)}", name, "unsupported_value")
         return invalid(
             f"{name}: this server does not honour this parameter{did_you_mean(name, self.known)}",
             name,

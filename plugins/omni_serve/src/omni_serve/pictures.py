@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from typing import Any
 
@@ -13,8 +12,8 @@ FORMATS = ("webp", "jpeg")
 """The formats that lose something, and so take a compression; ``png`` loses nothing."""
 
 
-def encoded(pixels: Any, kind: str, compression: int | None = None) -> list[str]:
-    """Return images as files in base64.
+def encoded(pixels: Any, kind: str, compression: int | None = None) -> list[bytes]:
+    """Return images as files.
 
     Args:
         pixels: uint8 ``[n, height, width, 3]``.
@@ -25,5 +24,5 @@ def encoded(pixels: Any, kind: str, compression: int | None = None) -> list[str]
         file = io.BytesIO()
         options = {"quality": 100 if compression is None else compression} if kind in FORMATS else {}
         Image.fromarray(image).save(file, kind, **options)
-        found.append(base64.b64encode(file.getvalue()).decode())
+        found.append(file.getvalue())
     return found

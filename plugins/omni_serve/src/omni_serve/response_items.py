@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
+from omni_core.errors import shown
 from omni_serve.errors import ApiError, invalid
 
 _MESSAGE = ("type", "role", "content", "id", "status")
@@ -50,7 +51,7 @@ class Items:
         known = {"message": _MESSAGE, "function_call": _CALL, "function_call_output": _OUTPUT}.get(str(kind))
         if known is None:
             where = f"{where}.type"
-            raise invalid(f"{where}: items of type {kind!r:.80} are not read here", where, "unsupported_value")
+            raise invalid(f"{where}: items of type {shown(kind)} are not read here", where, "unsupported_value")
         for name, value in item.items():
             if name not in known and value is not None:
                 raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
@@ -114,7 +115,7 @@ def tools_of(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     for index, tool in enumerate(tools or []):
         if tool.get("type") != "function":
             where = f"tools[{index}].type"
-            raise invalid(f"{where}: only functions can be called here, not {tool.get('type')!r:.80}", where)
+            raise invalid(f"{where}: only functions can be called here, not {shown(tool.get('type'))}", where)
         fields = {key: value for key, value in tool.items() if key != "type" and value not in (None, False)}
         made.append({"type": "function", "function": fields})
     return made or None

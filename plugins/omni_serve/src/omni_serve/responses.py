@@ -7,11 +7,11 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from attrs import define, field
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -42,11 +42,11 @@ class ResponsesRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
-    input: str | list[dict[str, Any]]
+    input: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)]
     instructions: str | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
@@ -61,7 +61,7 @@ _OF_CHATS = ("messages", "modalities", "audio")
 async def create_response(request: Request) -> Response:
     """Answer a conversation with text or calls of tools."""
     server = server_of(request)
-    asked = await body_of(request, ResponsesRequest)
+    asked = await body_of(request, ResponsesRequest, media=["input"])
     for name in ("previous_response_id", "conversation"):
         if getattr(asked, name) is not None:
             raise invalid(

@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
-from omni_core.errors import OmniError, did_you_mean, message_of
+from omni_core.errors import OmniError, did_you_mean, message_of, shown
 from omni_core.interface import Interface
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.operations import Change
@@ -150,7 +150,7 @@ class Server:
         if not self.settings.any_model and name not in self.models:
             raise ApiError(
                 404,
-                f"The model {name!r} does not exist{did_you_mean(name, self.models, listing='this server has')}",
+                f"The model {shown(name)} does not exist{did_you_mean(name, self.models, listing='this server has')}",
                 code="model_not_found",
                 param="model",
             )

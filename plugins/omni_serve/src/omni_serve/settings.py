@@ -17,6 +17,8 @@ class Limits:
 
     Attributes:
         body_mib: a whole request.
+        text_body_mib: a request that cannot have media, such as a text to speak, and what is beside the messages of one that can.
+        json_values: values and keys in a request's JSON, or in an event of a session.
         media_mib: one image, recording or video, as it arrives.
         media_parts: images, recordings and videos in one request.
         image_pixels: width times height.
@@ -27,6 +29,8 @@ class Limits:
     """
 
     body_mib: float = 64.0
+    text_body_mib: float = 1.0
+    json_values: int = 50_000
     media_mib: float = 32.0
     media_parts: int = 64
     image_pixels: int = 50_000_000

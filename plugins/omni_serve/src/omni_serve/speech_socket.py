@@ -15,10 +15,11 @@ from fastapi import APIRouter
 from pydantic import TypeAdapter
 from starlette.websockets import WebSocket
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
+from omni_serve.json_input import read_json
 from omni_serve.sentences import SentenceCutter
 from omni_serve.server import Server, server_of
 from omni_serve.sockets import ended, sent
@@ -98,7 +99,7 @@ class _Session:
                 self._sentences.put_nowait(None)
                 break
             else:
-                raise invalid(f"type: no event is called {kind!r}{did_you_mean(kind, _EVENTS)}", "type")
+                raise invalid(f"type: no event is called {shown(kind)}{did_you_mean(kind, _EVENTS)}", "type")
         # Later messages are not read, but the end of the connection is noticed.
         while True:
             with suppress(KeyError):  # a binary message
@@ -130,6 +131,6 @@ class _Session:
             raise ApiError(408, f"nothing has come for {seconds:g} s", code="idle_timeout") from None
         except KeyError:
             raise invalid("messages must be JSON text", code="invalid_json") from None
-        fields = _event.validate_json(text)
+        fields = await read_json(text, _event.validate_json, self._server.settings.limits)
         kind = fields.pop("type", None)
         return str(kind), fields

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from omni_serve.bodies import dumps
+from omni_serve.bodies import dumps, encoded
 from omni_serve.errors import ApiError, api_error
 
 logger = logging.getLogger(__name__)
@@ -199,6 +199,11 @@ def event(data: Any, name: str | None = None) -> bytes:
     """Return a server-sent event with JSON data."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {dumps(data)}\n\n".encode()
+
+
+async def encoded_event(data: Any, name: str) -> bytes:
+    """Return an event with :class:`~omni_serve.bodies.Base64` in its data."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), await encoded(data))
 
 
 DONE = b"data: [DONE]\n\n"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_serve.errors import invalid
 
 _STEPS = 10_000
@@ -80,7 +80,7 @@ class StrictSchema:
                 message = f"{at}: is not checked here, which strict asks for{did_you_mean(key, _KNOWN)}"
                 raise invalid(message, at, "unsupported_value")
             if key not in _NOTES and not self._is_valid(key, value):
-                raise invalid(f"{at}: {value!r:.80} is not allowed", at, "invalid_value")
+                raise invalid(f"{at}: {shown(value)} is not allowed", at, "invalid_value")
             if key in ("properties", "$defs", "definitions"):
                 for name, each in value.items():
                     self._check(each, f"{at}.{name}", depth - 1)

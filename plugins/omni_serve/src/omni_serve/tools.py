@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from attrs import define, field, frozen
-from pydantic import WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_core.interface import Interface
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits
@@ -41,6 +41,7 @@ _NAMED = {
 
 Tools = Annotated[
     list[dict[str, Any]],
+    Field(fail_fast=True),
     WithJsonSchema(
         {
             "type": "array",
@@ -224,7 +225,9 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     name, made = function.get("name"), {}
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise invalid(
-            f"{where}.name: must be 1 to 64 letters, digits, _ and -, is {name!r:.80}", f"{where}.name", "invalid_value"
+            f"{where}.name: must be 1 to 64 letters, digits, _ and -, is {shown(name)}",
+            f"{where}.name",
+            "invalid_value",
         )
     if function.get("strict") not in (None, True, False):
         raise invalid(f"{where}.strict: must be true or false", f"{where}.strict", "invalid_type")
@@ -277,7 +280,7 @@ def _chosen(choice: str | Mapping[str, Any] | None, names: list[str]) -> tuple[l
         chosen = [_listed(each, names, f"{where}.tools[{index}]") for index, each in enumerate(listed)]
         return chosen, ANY if allowed["mode"] == "required" else None
     raise invalid(
-        f"{where}: must be 'none', 'auto', 'required', a function or allowed_tools, is {choice!r:.80}",
+        f"{where}: must be 'none', 'auto', 'required', a function or allowed_tools, is {shown(choice)}",
         where,
         "invalid_value",
     )
@@ -291,5 +294,5 @@ def _listed(given: Any, names: list[str], where: str) -> str:
         raise invalid(f"{where}: must be {{'type': 'function', 'function': {{'name': ...}}}}", where, "invalid_type")
     if name not in names:
         where = f"{where}.function.name"
-        raise invalid(f"{where}: no tool is called {name!r:.80}{did_you_mean(name, names)}", where, "invalid_value")
+        raise invalid(f"{where}: no tool is called {shown(name)}{did_you_mean(name, names)}", where, "invalid_value")
     return name

@@ -12,6 +12,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from omni_core.errors import shown
 from omni_core.protocol.messages import OmniRequest
 from omni_serve.bodies import json_response
 from omni_serve.calls import Call
@@ -62,13 +63,13 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     answer = str(form.get("response_format") or "json")
     if answer not in _FORMATS:
         raise invalid(
-            f"response_format: must be {', '.join(_FORMATS)}, is {answer!r:.80}",
+            f"response_format: must be {', '.join(_FORMATS)}, is {shown(answer)}",
             "response_format",
             "unsupported_value",
         )
     streamed = str(form.get("stream") or "false").lower()
     if streamed not in ("true", "false"):
-        raise invalid(f"stream: must be true or false, is {streamed!r:.80}", "stream", "invalid_type")
+        raise invalid(f"stream: must be true or false, is {shown(streamed)}", "stream", "invalid_type")
     if streamed == "true" and answer != "json":
         raise invalid(f"stream: events are JSON; remove response_format={answer}", "stream", "unsupported_value")
     file = form.get("file")
@@ -105,7 +106,7 @@ def _temperature(value: Any) -> float | None:
     try:
         return float(value)
     except ValueError:
-        raise invalid(f"temperature: must be a number, is {value!r:.80}", "temperature", "invalid_type") from None
+        raise invalid(f"temperature: must be a number, is {shown(value)}", "temperature", "invalid_type") from None
 
 
 async def _events(call: Call) -> AsyncGenerator[bytes]:

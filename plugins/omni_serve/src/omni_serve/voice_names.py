@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_core.interface import VOICE
 from omni_serve.auth import Key
 from omni_serve.errors import ApiError, invalid
@@ -56,7 +56,7 @@ def apply_voice(
     uploaded = [each.name for each in server.voices.voices_of(key)] if server.voices is not None else []
     raise ApiError(
         400,
-        f"{where}: no voice is called {voice!r}{did_you_mean(voice, [DEFAULT, *known, *uploaded])}",
+        f"{where}: no voice is called {shown(voice)}{did_you_mean(voice, [DEFAULT, *known, *uploaded])}",
         code="voice_not_found",
         param=where,
     )

@@ -13,6 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from omni_core.errors import shown
 from omni_serve.bodies import body_of, json_response, schema
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import check_fields, form_schema, read_form, upload
@@ -72,7 +73,7 @@ async def create_voice(request: Request) -> Response:
         raise _taken(name)
     consent = form.get("consent")
     if consent is not None and consent not in [each.id for each in store.consents_of(key)]:
-        raise invalid(f"consent: no consent has the id {consent!r:.80}", "consent", "consent_not_found")
+        raise invalid(f"consent: no consent has the id {shown(consent)}", "consent", "consent_not_found")
     text = form.get("text")
     if server.interface.reference_text and not (isinstance(text, str) and text.strip()):
         raise invalid(
@@ -109,7 +110,7 @@ async def list_consents(request: Request, after: str | None = None, limit: int =
     consents = server.voices.consents_of(key_of(request))[::-1] if server.voices is not None else []
     ids = [each.id for each in consents]
     if after is not None and after not in ids:
-        raise invalid(f"after: no consent has the id {after!r:.80}", "after", "consent_not_found")
+        raise invalid(f"after: no consent has the id {shown(after)}", "after", "consent_not_found")
     begin = ids.index(after) + 1 if after is not None else 0
     page = consents[begin : begin + limit]
     return json_response(
@@ -211,7 +212,7 @@ async def _voice_form(request: Request) -> FormData:
     if kind == "prompt":
         raise invalid("type: voices are made from recordings here, not from prompts", "type", "unsupported_value")
     if kind != "audio_sample":
-        raise invalid(f"type: must be audio_sample, is {kind!r:.80}", "type", "invalid_value")
+        raise invalid(f"type: must be audio_sample, is {shown(kind)}", "type", "invalid_value")
     for name in _OF_PROMPTS:
         if given.get(name) is not None:
             message = f"{name}: belongs to voices that are made from prompts; here they are made from recordings"
@@ -249,7 +250,7 @@ def _consent(request: Request, identity: str) -> Consent:
 def _owned(request: Request, items: Mapping[str, ItemT], identity: str, title: str, word: str) -> ItemT:
     item = items.get(identity)
     if item is None or not owns(key_of(request), item):
-        message = f"No {title} has the id {identity!r:.80}."
+        message = f"No {title} has the id {shown(identity)}."
         raise ApiError(404, message, code=f"{word}_not_found", param=f"{word}_id")
     return item
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.identities import random_hex
 
@@ -46,9 +46,7 @@ def kind_of(event: Mapping[str, Any]) -> str:
     if kind in ELSEWHERE:
         raise invalid(f"type: {kind} {ELSEWHERE[kind]}", "type", "unsupported_event")
     if not isinstance(kind, str) or kind not in EVENTS:
-        raise invalid(
-            f"type: no event is called {kind!r:.80}{did_you_mean(str(kind), EVENTS)}", "type", "unknown_event"
-        )
+        raise invalid(f"type: no event is called {shown(kind)}{did_you_mean(kind, EVENTS)}", "type", "unknown_event")
     for name in event:
         if name not in ("type", "event_id", *EVENTS[kind]):
             known = did_you_mean(name, EVENTS[kind])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_serve.errors import invalid
 from omni_serve.realtime.audio import InputAudio, Wire, from_base64, from_wav, wav
 
@@ -128,7 +128,7 @@ def read_item(data: Any, identity: str, wire: Wire, media: Mapping[int, bytes], 
     type_ = data.get("type")
     if type_ not in _FIELDS:
         raise invalid(
-            f"{where}.type: must be one of {', '.join(_FIELDS)}, is {type_!r:.80}", f"{where}.type", "invalid_value"
+            f"{where}.type: must be one of {', '.join(_FIELDS)}, is {shown(type_)}", f"{where}.type", "invalid_value"
         )
     _check_fields(data, _FIELDS[type_], where)
     identity = _text(data, "id", where, identity)
@@ -144,7 +144,7 @@ def read_item(data: Any, identity: str, wire: Wire, media: Mapping[int, bytes], 
     role = data.get("role")
     if role not in _PARTS:
         raise invalid(
-            f"{where}.role: must be one of {', '.join(_PARTS)}, is {role!r:.80}", f"{where}.role", "invalid_value"
+            f"{where}.role: must be one of {', '.join(_PARTS)}, is {shown(role)}", f"{where}.role", "invalid_value"
         )
     content = data.get("content")
     if not isinstance(content, list) or not content:
@@ -161,9 +161,9 @@ def _part(data: Any, role: str, wire: Wire, medium: bytes, where: str) -> Part:
         raise invalid(f"{where}: must be an object", where, "invalid_type")
     type_ = data.get("type")
     if type_ not in _PARTS[role]:
-        hint = f" ({type_!r} is a name of the beta API)" if role == "assistant" and type_ in BETA_PARTS else ""
+        hint = f" ({shown(type_)} is a name of the beta API)" if role == "assistant" and type_ in BETA_PARTS else ""
         raise invalid(
-            f"{where}.type: must be one of {', '.join(_PARTS[role])} for {role}, is {type_!r:.80}{hint}",
+            f"{where}.type: must be one of {', '.join(_PARTS[role])} for {role}, is {shown(type_)}{hint}",
             f"{where}.type",
             "invalid_value",
         )

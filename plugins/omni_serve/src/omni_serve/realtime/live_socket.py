@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket
 
 from omni_serve.auth import subprotocol
 from omni_serve.errors import ApiError, invalid
+from omni_serve.json_input import read_json
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.events import error_event, new_id
@@ -58,7 +59,8 @@ async def _started(server: Server, socket: WebSocket) -> Live:
     """Return the session that the first event asks for."""
     try:
         async with asyncio.timeout(START_SECONDS):
-            event = _event.validate_json(await socket.receive_text())
+            message = await socket.receive_text()
+            event = await read_json(message, _event.validate_json, server.settings.limits)
     except TimeoutError:
         raise ApiError(408, f"session.start has not come within {START_SECONDS:g} s", code="start_timeout") from None
     except KeyError:

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 from omni_serve.auth import presented, subprotocol
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.json_input import read_json
 from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
 from omni_serve.realtime.config import updated
 from omni_serve.realtime.events import error_event, new_id
@@ -112,7 +113,7 @@ class Connection:
                 continue
             event: dict[str, Any] = {}
             try:
-                event = _event.validate_json(message)
+                event = await read_json(message, _event.validate_json, self._server.settings.limits)
                 media = await self._turns.images(event)
             except (ApiError, ValidationError) as error:
                 self._perform(self._session.refuse(_about_item(api_error(error)), event.get("event_id")))

@@ -1,0 +1,128 @@
+"""Reads JSON of clients with bounded work: its values are counted in the raw bytes before an object of any of them exists.
+
+A parser holds the interpreter's lock from its first byte to its last, in a thread too. What bounds that time, and the memory, is the
+number of values; long texts (media in base64) are cheap. So the count is of what is outside of strings, piece by piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from omni_serve.errors import ApiError, invalid
+from omni_serve.settings import Limits
+
+T = TypeVar("T")
+
+INLINE_BYTES = 64 * 1024
+"""JSON up to this size is read in the event loop: a thread would take longer."""
+
+PIECE_BYTES = 128 * 1024
+"""What is counted at a time."""
+
+VALUE_BYTES = 32
+"""Bytes outside of strings for each value that is allowed: long numbers take time by their square."""
+
+KEY_CHARACTERS = 1000
+"""The longest key of an object: keys are names, which messages tell and which are looked for among others."""
+
+_NO_NUMBER = re.compile(rb"NaN|Infinity")
+
+
+async def read_json(
+    data: bytes | bytearray | str, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str] = ()
+) -> T:
+    """Return what ``parse`` makes of JSON; where there is much of it, in a thread.
+
+    Args:
+        media: top-level keys whose values may be large; of large JSON, all others must be within ``limits.text_body_mib``.
+
+    Raises:
+        ApiError: 400, a number that JSON has not; 413, there are more values, or longer texts, than the limits allow.
+        pydantic.ValidationError: ``parse`` finds that it is no JSON, or of another form.
+    """
+    if len(data) <= INLINE_BYTES:
+        return _read(data, parse, limits, media)
+    return await asyncio.to_thread(_read, data, parse, limits, media)
+
+
+def _read(
+    data: bytes | bytearray | str, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str]
+) -> T:
+    given = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    check_values(given, limits.json_values)
+    parsed = parse(given)
+    if len(given) > INLINE_BYTES:
+        check_texts(parsed, media, int(limits.text_body_mib * 2**20))
+    return parsed
+
+
+def check_values(data: bytes | bytearray, most: int) -> None:
+    """Refuse JSON with more than ``most`` values, or with ``NaN``, without parsing it. The count is right up to the first error of syntax.
+
+    Raises:
+        ApiError: 400 or 413.
+    """
+    inside = False  # of a string
+    strings = values = size = at = 0
+    last = b""
+    while at < len(data):
+        piece = bytes(data[at : at + PIECE_BYTES])
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape is not cut in two
+            piece = bytes(data[at : at + len(piece) + 1])
+        at += len(piece)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        quotes = piece.count(b'"')
+        strings += quotes
+        if strings // 2 > most + 1:
+            raise _too_many(most)
+        outside = b"".join(piece.split(b'"')[inside::2])
+        inside ^= bool(quotes % 2)
+        values += outside.count(b",") + outside.count(b":") + outside.count(b"[") + outside.count(b"{")
+        size += len(outside.translate(None, b" \t\r\n"))
+        if values > most or size > VALUE_BYTES * most:
+            raise _too_many(most)
+        last += outside
+        if _NO_NUMBER.search(last):
+            raise invalid("The body is not valid JSON: NaN and Infinity are no numbers of JSON", code="invalid_json")
+        last = last[-len(b"Infinity") :]
+
+
+def _too_many(most: int) -> ApiError:
+    return ApiError(
+        413,
+        f"There are more than {most} values in the JSON, or very long numbers (the limit json_values).",
+        code="too_many_values",
+    )
+
+
+def check_texts(parsed: Any, media: Collection[str], most: int) -> None:
+    """Refuse long keys, and more than ``most`` characters of texts in fields that are not ``media``.
+
+    Raises:
+        ApiError: 400 or 413.
+    """
+    left = most
+    found = [(parsed, False)]
+    while found:
+        value, free = found.pop()
+        if isinstance(value, str):
+            left -= 0 if free else len(value)
+            if left < 0:
+                raise ApiError(
+                    413,
+                    f"The texts beside {' and '.join(media) or 'media'} are over the limit of {most / 2**20:g} MiB (text_body_mib).",
+                    code="too_large",
+                )
+        elif isinstance(value, list):
+            found.extend((each, free) for each in value)
+        elif isinstance(value, dict | BaseModel):
+            for name, each in value.items() if isinstance(value, dict) else value:
+                if len(name) > KEY_CHARACTERS:
+                    raise invalid(f"{name[:40]!r}...: a key has {len(name)} characters; the limit is {KEY_CHARACTERS}")
+                found.append((each, free or (value is parsed and name in media)))
