@@ -13,7 +13,8 @@ from omni_serve_clients import http_client, request_to
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
-from omni_serve.auth import ANYONE, KeyLimits
+from omni_serve.auth import ANYONE, KeyLimits, KeyRing
+from omni_serve.errors import ApiError
 from omni_serve.limits import Admission
 from omni_serve.settings import Limits
 
@@ -155,3 +156,25 @@ async def test_a_waiting_request_that_is_cancelled_gives_nothing_back_twice() ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (admission.running, admission.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+async def test_one_key_cannot_have_all_places(keys: int) -> None:
+    """Nor the whole queue: the rest is for others, where there are some."""
+    ring = KeyRing.open(None, {f"key {number}": f"a secret {number}" for number in range(keys)})
+    admission = Admission(Settings(concurrent=4, queued=4, limits=Limits(key_share=0.75)), ring)
+    greedy, modest = ring.keys["key 0"], evolve(ring.keys["key 0"], name="key 1")
+    tasks = []
+    with pytest.raises(ApiError) as refused:
+        while True:
+            tasks.append(asyncio.ensure_future(admission.admit(greedy).__aenter__()))
+            await asyncio.sleep(0)
+    assert (refused.value.status, refused.value.code) == (429, "overloaded")
+    assert (admission.running, admission.waiting) == ((4, 4) if keys == 1 else (3, 3))
+    if keys > 1:
+        async with admission.admit(modest):
+            assert (admission.running, admission.waiting) == (4, 3)
+        assert (admission.running, admission.waiting) == (3, 3)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Generic, TypeVar
 
 from attrs import define, field
@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 @define
 class _Line(Generic[T]):
-    """The waiting requests of one key. ``turn``: its virtual time; the key with the smallest one is next."""
+    """The waiting requests of one key. ``turn``: its virtual time; the key with the smallest one is next. ``most``: its places."""
 
     share: float
     turn: float
+    most: int
     waiting: deque[T] = field(factory=deque)
 
 
@@ -30,18 +31,25 @@ class FairQueue(Generic[T]):
     room: int
     running: int = 0
     waiting: int = 0
+    of_key: Counter[str] = field(factory=Counter)
     _now: float = 0.0
     _lines: dict[str, _Line[T]] = field(factory=dict)
     _ended: dict[str, float] = field(factory=dict)
 
-    def enter(self, key: str, share: float, request: T) -> bool:
-        """Take a request. Returns true if it runs at once; otherwise :meth:`leave` returns it when its turn has come."""
-        if self.running < self.room and not self.waiting:
-            self.running += 1
+    def enter(self, key: str, share: float, request: T, most: int) -> bool:
+        """Take a request. Returns true if it runs at once; otherwise :meth:`leave` returns it when its turn has come.
+
+        Args:
+            most: the places that requests of this key may have at once.
+        """
+        # Where there is room, whoever waits has all the places that its key may have.
+        if self.running < self.room and self.of_key[key] < most:
+            self._run(key)
             return True
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(share, max(self._now, self._ended.pop(key, 0.0)))
+            line = self._lines[key] = _Line(share, max(self._now, self._ended.pop(key, 0.0)), most)
+        line.most = most
         line.waiting.append(request)
         self.waiting += 1
         return False
@@ -56,19 +64,32 @@ class FairQueue(Generic[T]):
         self._forget(key, line)
         return True
 
-    def leave(self) -> T | None:
-        """Free a place; return the request that gets it, or ``None``."""
+    def waiting_of(self, key: str) -> int:
+        """Return the number of waiting requests of a key."""
+        line = self._lines.get(key)
+        return len(line.waiting) if line is not None else 0
+
+    def leave(self, key: str) -> tuple[str, T] | None:
+        """Free a place of a key; return the request that gets it, after its key, or ``None``."""
         self.running -= 1
-        if not self.waiting or self.running >= self.room:
+        self.of_key[key] -= 1
+        if not self.of_key[key]:
+            del self.of_key[key]
+        lines = [each for each in self._lines.items() if self.of_key[each[0]] < each[1].most]
+        if not lines or self.running >= self.room:
             return None
-        key, line = min(self._lines.items(), key=lambda item: item[1].turn)
+        key, line = min(lines, key=lambda item: item[1].turn)
         request = line.waiting.popleft()
         self.waiting -= 1
-        self.running += 1
+        self._run(key)
         self._now = line.turn
         line.turn += 1.0 / line.share
         self._forget(key, line)
-        return request
+        return key, request
+
+    def _run(self, key: str) -> None:
+        self.running += 1
+        self.of_key[key] += 1
 
     def _forget(self, key: str, line: _Line[T]) -> None:
         """Drop an empty line; its virtual time is kept as long as it is ahead of the queue's."""

@@ -15,6 +15,8 @@ from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni_serve.auth import ANYONE, Key, presented
+from omni_serve.bodies import too_large
+from omni_serve.body_budget import Held
 from omni_serve.errors import ApiError, api_error
 from omni_serve.identities import random_hex
 from omni_serve.server import Server
@@ -93,7 +95,7 @@ class Guard:
         begun = time.perf_counter()
         identity = _request_id(scope)
         scope["omni.request_id"] = identity.decode()
-        status, held = 0, False
+        status, held, body = 0, False, Held(self._server.body_budget)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -104,10 +106,11 @@ class Guard:
 
         try:
             scope["omni.key"] = key = self._key(scope)
+            body.key = key.name if key is not None else ""
             if key is not None and scope["method"] == "POST":
                 self._server.admission.count(key)
                 held = self._server.admission.hold(key)
-            await self._app(scope, self._bounded(scope, receive), send_with_id)
+            await self._app(scope, self._bounded(scope, receive, body), send_with_id)
         except ApiError as error:
             if not status:
                 await error.response()(scope, receive, send_with_id)
@@ -118,6 +121,7 @@ class Guard:
                 raise
             await api_error(error).response()(scope, receive, send_with_id)
         finally:
+            body.give_back()
             if held and key is not None:
                 self._server.admission.release(key)
             endpoint = getattr(scope.get("route"), "path", "other")
@@ -173,11 +177,13 @@ class Guard:
         if self._is_open and origin and origin not in self._origins and origin.partition(b"://")[2] != host:
             raise ApiError(403, "Web pages of other origins may not use this server.", code="cross_origin")
 
-    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+    def _bounded(self, scope: Scope, receive: Receive, held: Held) -> Receive:
         """Return ``receive``, which raises for a body that is too large or comes too slowly."""
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         if length.isdigit() and int(length) > self._most:
             raise self._too_large(int(length))
+        if length.isdigit():
+            held.check(int(length))
         left, whole, until = self._most, False, 0.0
         complete: Callable[[], bool] = scope.get("extensions", {}).get(COMPLETE, {}).get("complete", bool)
 
@@ -197,18 +203,17 @@ class Guard:
                         408, f"The body took longer than {_BODY_SECONDS:g} s.", code="body_timeout"
                     ) from None
             whole = not message.get("more_body", False)
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise self._too_large(self._most - left)
+            if size := len(message.get("body", b"")):
+                left -= size
+                if left < 0:
+                    raise self._too_large(self._most - left)
+                held.take(size)
             return message
 
         return bounded
 
     def _too_large(self, size: int) -> ApiError:
-        limit = self._server.settings.limits.body_mib
-        return ApiError(
-            413, f"The body has {size / 2**20:.1f} MiB or more; the limit is {limit:g} MiB.", code="too_large"
-        )
+        return too_large(size, self._server.settings.limits.body_mib)
 
 
 CONVERSATIONS = ("/v1/realtime", "/v1/live/sessions")

@@ -10,7 +10,7 @@ from typing import Self
 
 from attrs import define
 
-from omni_serve.auth import Key, KeyLimits
+from omni_serve.auth import Key, KeyLimits, KeyRing
 from omni_serve.errors import ApiError
 from omni_serve.fair_queue import Bucket, FairQueue
 from omni_serve.settings import Settings
@@ -36,9 +36,12 @@ class _Account:
 class Admission:
     """Lets requests into the pipeline: at most ``settings.concurrent`` at once, the next one by fair queuing over keys."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: Settings, keys: KeyRing | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._keys = keys or KeyRing()
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(settings.concurrent)
         self._accounts: dict[str, _Account] = {}
         self.draining = False
@@ -53,6 +56,11 @@ class Admission:
     def waiting(self) -> int:
         """Return the number of requests in the queue."""
         return self._queue.waiting
+
+    @property
+    def key_share(self) -> float:
+        """Return the part of what there is that one key may have: all of it where there are no others."""
+        return 1.0 if len(self._keys.keys) < 2 else self._settings.limits.key_share
 
     def hold(self, key: Key) -> bool:
         """Count a request as in progress before its body is read; ``False`` if the key has no limit of that, else :meth:`release` it.
@@ -97,7 +105,9 @@ class Admission:
                 code="rate_limit_exceeded",
                 retry_after=wait,
             )
-        if self._queue.running >= self._queue.room and self._queue.waiting >= self._settings.queued:
+        queued = self._settings.queued
+        is_full = self._queue.waiting >= queued or self._queue.waiting_of(key.name) >= queued * self.key_share
+        if is_full and (self._queue.running >= self._queue.room or self._queue.of_key[key.name] >= self._most_of_key):
             raise ApiError(429, "The server has as many requests as it may hold.", code="overloaded", retry_after=1)
         return Place(self, key, not held and self.hold(key))
 
@@ -149,9 +159,14 @@ class Admission:
             account.begin()
         return account
 
+    @property
+    def _most_of_key(self) -> int:
+        """Return the places in the pipeline that one key may have."""
+        return max(1, int(self._queue.room * self.key_share))
+
     async def _enter(self, key: Key) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._queue.enter(key.name, key.limits.share, turn):
+        if self._queue.enter(key.name, key.limits.share, turn, self._most_of_key):
             return
         try:
             async with asyncio.timeout(self._settings.queue_seconds):
@@ -159,7 +174,7 @@ class Admission:
         except BaseException as error:
             # Its turn may have come in the same moment; a turn that was cancelled before has been passed on by _leave.
             if not self._queue.give_up(key.name, turn) and not turn.cancelled():
-                self._leave()
+                self._leave(key)
             if isinstance(error, TimeoutError):
                 raise ApiError(
                     503,
@@ -169,12 +184,12 @@ class Admission:
                 ) from None
             raise
 
-    def _leave(self) -> None:
-        following = self._queue.leave()
-        while following is not None and following.done():
-            following = self._queue.leave()
+    def _leave(self, key: Key) -> None:
+        following = self._queue.leave(key.name)
+        while following is not None and following[1].done():
+            following = self._queue.leave(following[0])
         if following is not None:
-            following.set_result(None)
+            following[1].set_result(None)
         elif self._idle is not None and not self._queue.running and not self._idle.done():
             self._idle.set_result(None)
 
@@ -199,7 +214,7 @@ class Place:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._release()
-        self._admission._leave()
+        self._admission._leave(self._key)
 
     def _release(self) -> None:
         if self._held:

@@ -20,6 +20,7 @@ from omni_core.interface import Interface
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.operations import Change
 from omni_serve.auth import Key, KeyRing
+from omni_serve.body_budget import BodyBudget
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError
 from omni_serve.limits import Admission
@@ -73,6 +74,7 @@ class Server:
     settings: Settings
     keys: KeyRing
     admission: Admission
+    body_budget: BodyBudget
     metrics: Metrics
     units: Units
     spoken: SpokenAnswers
@@ -98,8 +100,9 @@ class Server:
         return cls(
             pipe=pipe,
             settings=settings,
-            keys=KeyRing.open(settings.keys_file, settings.keys),
-            admission=(admission := Admission(settings)),
+            keys=(keys := KeyRing.open(settings.keys_file, settings.keys)),
+            admission=(admission := Admission(settings, keys)),
+            body_budget=BodyBudget(admission, settings.limits),
             metrics=Metrics(config.resolved_name, admission),
             units=Units(config, pipe.health),
             spoken=SpokenAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),

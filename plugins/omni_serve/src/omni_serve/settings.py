@@ -13,7 +13,7 @@ from omni_deploy.predictions import Prediction
 
 @frozen(kw_only=True)
 class Limits:
-    """Bounds on what one request may bring. Media are checked by their headers, before they are decoded.
+    """Bounds on what one request may bring, and on what one client may have. Media are checked by their headers, before they are decoded.
 
     Attributes:
         body_mib: a whole request.
@@ -26,6 +26,9 @@ class Limits:
         text_characters: of all texts of a request.
         speech_characters: of a text to speak, 4,096 in OpenAI's API.
         upload_mib: a recording of a voice, or of a consent.
+        bodies_mib: the bodies of all requests in progress together.
+        key_share: the part of ``bodies_mib``, of the places in the pipeline and of the queue that one key may have where there are several.
+        connections_per_address: connections from one address; raise it where a proxy brings all clients.
     """
 
     body_mib: float = 64.0
@@ -39,6 +42,9 @@ class Limits:
     text_characters: int = 1_000_000
     speech_characters: int = 4096
     upload_mib: float = 10.0
+    bodies_mib: float = 512.0
+    key_share: float = 0.75
+    connections_per_address: int = 1024
 
 
 @frozen(kw_only=True)
