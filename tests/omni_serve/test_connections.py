@@ -39,8 +39,8 @@ async def exchange(request: bytes) -> tuple[bytes, list[bytes]]:
     writes: list[bytes] = []
     made = connections.JoinedHead.__init__
 
-    def remember(self: Any, cycle: Any) -> None:
-        made(self, cycle)
+    def remember(self: Any, cycle: Any, linger: Any) -> None:
+        made(self, cycle, linger)
         plain = self._transport
 
         class Seen(asyncio.Transport):

@@ -82,12 +82,12 @@ def request_to(app: ASGIApp, path: str, body: Any, **headers: str) -> Connection
 
 
 @asynccontextmanager
-async def running_server(app: ASGIApp) -> AsyncIterator[str]:
-    """An application behind a real web server in this event loop; yields HOST:PORT."""
+async def running_server(app: ASGIApp, **settings: Any) -> AsyncIterator[str]:
+    """An application behind a real web server in this event loop; yields HOST:PORT. Args: settings: of the server."""
     from omni_serve.listening import open_socket, web_server
 
     listener = open_socket("127.0.0.1:0")
-    server = web_server(app, drain_seconds=5)
+    server = web_server(app, drain_seconds=5, **settings)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)

@@ -232,7 +232,9 @@ async def _serve(
         async with pipe, AsyncExitStack() as stack:
             app = create_app(pipe, settings)
             tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
-            servers = [(web_server(app, drain_seconds=settings.drain_seconds, **tls), listener)]
+            most = settings.limits.connections_per_address
+            served = web_server(app, drain_seconds=settings.drain_seconds, connections_per_address=most, **tls)
+            servers = [(served, listener)]
             if admin is not None:
                 keyless = "/" in options["admin"]
                 is_local = not keyless and is_loopback(options["admin"].rpartition(":")[0] or "127.0.0.1")

@@ -38,8 +38,10 @@ TYPES = {
     408: "timeout_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    414: "invalid_request_error",
     421: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     499: "request_cancelled",
 }
 """OpenAI's ``type`` by status; the others are ``server_error``."""

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from omni_core.errors import ConfigError
-from omni_serve.connections import BoundedProtocol
+from omni_serve.connections import Addresses, BoundedProtocol, BoundedSocket, Config
 from omni_serve.limits import Admission
 
 logger = logging.getLogger(__name__)
@@ -100,12 +100,19 @@ class Ending:
             server.end()
 
 
-def web_server(app: Any, *, drain_seconds: float, cert: str | None = None, key: str | None = None) -> WebServer:
+def web_server(
+    app: Any,
+    *,
+    drain_seconds: float,
+    cert: str | None = None,
+    key: str | None = None,
+    connections_per_address: int = CONNECTIONS,
+) -> WebServer:
     """Return a server for an application."""
-    config = uvicorn.Config(
+    config = Config(
         app,
         http=BoundedProtocol,
-        ws="websockets-sansio",
+        ws=BoundedSocket,
         ws_max_size=1 << 20,
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=PING_SECONDS,
@@ -121,6 +128,7 @@ def web_server(app: Any, *, drain_seconds: float, cert: str | None = None, key: 
         ssl_certfile=cert,
         ssl_keyfile=key,
     )
+    config.addresses = Addresses(connections_per_address)
     config.load()  # imports the protocols now, before freeze_start()
     return WebServer(config)
 
