@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import example, given
@@ -140,6 +141,52 @@ def test_forms_that_models_write() -> None:
     assert read(['<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>']) == [("f", '{"a": 1}')]
     assert read(['<tool_call>{"name": "f", "arguments": {"a": "\\u00e9"}}</tool_call>']) == [("f", '{"a": "é"}')]
     assert read(['<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>']) == [("f", '{"a": "\\ud800"}')]
+
+
+def test_forms_that_other_readers_take() -> None:
+    assert read(['<tool_call>{"name": "f", "arguments": null}</tool_call>']) == [("f", "{}")]
+    assert read(['<tool_call>{"name": "f", "parameters": null}</tool_call>']) == [("f", "{}")]
+    assert read(['<tool_call>{"name": "f", "arguments": {"a": "1\n\t2"}}</tool_call>']) == [("f", '{"a": "1\\n\\t2"}')]
+    assert read(['<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"1\n2\\"}"}</tool_call>']) == [
+        ("f", '{"a": "1\\n2"}')
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_closing_tag_may_be_cut_anywhere_at_the_end(size: int) -> None:
+    for length in range(len("</tool_call>")):
+        text = f"{CALL.removesuffix('</tool_call>')}{'</tool_call>'[:length]}"
+        [call] = TaggedJson().read(text, last=True)
+        assert isinstance(call, ToolCall)
+        assert (call.name, call.text) == ("look_up", text)
+        assert read(cut(text, [size] * (len(text) // size))) == [("look_up", call.arguments)]
+    assert read([CALL.replace("</tool_call>", "</tool_bar")]) == [CALL.replace("</tool_call>", "</tool_bar")]
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeated"),
+    [
+        pytest.param('<tool_call>{"a": "', "</tool_call>", id="closing tags in a text"),
+        pytest.param("", "<tool_call>", id="opening tags"),
+        pytest.param("", '<tool_call>{"', id="calls in texts of calls"),
+        pytest.param('<tool_call>{"a": "', "<tool_call>", id="opening tags in a text"),
+        pytest.param('<tool_call>{"', '<tool_call>{"a":"\\"', id="opening tags in texts of each other"),
+        pytest.param('<tool_call>{"a": "', '\\"', id="escapes"),
+        pytest.param("<tool_call>", '"', id="quotes"),
+        pytest.param("", '<tool_call>{"name" 1}</tool_call>', id="broken calls"),
+        pytest.param('<tool_call>{"', '<tool_call>{"name" 1}</tool_call>', id="broken calls in a text"),
+    ],
+)
+@pytest.mark.parametrize("size", [5, 10**6])
+def test_the_work_is_linear(begin: str, repeated: str, size: int) -> None:
+    text = begin + repeated * 20_000
+    reader, found = TaggedJson(), []
+    before = time.process_time()
+    for start in range(0, len(text), size):
+        found += reader.read(text[start : start + size])
+    found += reader.read("", last=True)
+    assert time.process_time() - before < 10  # of an idle machine: at most 0.5; quadratic: minutes
+    assert "".join(each for each in found if isinstance(each, str)) == text
 
 
 def test_formats_by_name_and_by_reference() -> None:

@@ -6,7 +6,9 @@ A pipeline declares the format that its model was trained on, by name, or a refe
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
+from itertools import groupby
 from typing import Any
 
 from attrs import define, field, frozen
@@ -59,91 +61,125 @@ def _sorted(found: list[str | ToolCall]) -> tuple[str, list[ToolCall]]:
     return texts, [each for each in found if isinstance(each, ToolCall)]
 
 
+# What JSON has outside of strings, and inside of them; possessive, so that nothing is kept for another try.
+_OUTSIDE = re.compile(r"[ \t\r\n{}\[\]:,+\-.0-9eEtrufalsn]*+")
+_INSIDE = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
+
+
 @define
 class TaggedJson(ToolReader):
     """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: the format of Qwen and of Hermes.
 
     What is between the tags and is no call stays in the text. White space next to calls is kept between texts only: a reply that
     consists of calls has no text. A call whose closing tag is missing at the end of the reply counts if its JSON is whole.
+
+    The work is linear in the reply: JSON is parsed at a closing tag outside of its strings only, and given up at the first character
+    that JSON has not. Of two opening tags that may both still begin a call, one is in a string as seen from the other, so that a third is
+    outside of strings for one of them, and ends it.
     """
 
     begin: str = "<tool_call>"
     end: str = "</tool_call>"
-    _held: str = ""
+    _open: bool = False
+    _past: list[str] = field(factory=list)  # of an open call: what earlier pieces had of it
+    _inside: bool = False  # of a string
+    _rest: str = ""  # of the last piece: what may be a part of a tag, or of an escape
     _white: str = ""
     _called: bool = False
-    _searched: int = 0
 
     def read(self, text: str, *, last: bool = False) -> list[str | ToolCall]:
-        self._held += text
         found: list[str | ToolCall] = []
-        while (start := self._held.find(self.begin)) >= 0:
-            if start:
-                self._say(self._held[:start], found)
-                self._cut(start)
-            call = self._call(last=last)
-            if call is None:
-                return found
-            if isinstance(call, ToolCall):
+        self._read(text, found, last=last)
+        joined: list[str | ToolCall] = []
+        for kind, each in groupby(found, type):
+            parts: list[Any] = list(each)
+            joined += ["".join(parts)] if kind is str else parts
+        return joined
+
+    def _read(self, text: str, found: list[str | ToolCall], *, last: bool) -> None:
+        text, at, first = self._rest + text, 0, 0
+        self._rest = ""
+        while self._open or (tag := text.find(self.begin, at)) >= 0:
+            if not self._open:
+                self._say(text[at:tag], found)
+                at = first = tag + len(self.begin)
+                self._open, self._inside, self._past = True, False, []
+            at, is_over = self._scan(text, at)
+            if is_over is None and not last:
+                self._past.append(text[first:at])
+                self._rest = text[at:]
+                return
+            call = None
+            if is_over is not False:
+                inner = "".join((*self._past, text[first:at]))
+                tail = text[at : at + len(self.end)]
+                call = _call(inner, self.begin + inner + tail)
+            self._open = False
+            if call is not None:
                 found.append(call)
                 self._called = True
-                self._cut(len(call.text))
+                at += len(tail)
             else:  # no call: the tag is text, and what follows it is read again
                 self._say(self.begin, found)
-                self._cut(len(self.begin))
-        keep = 0 if last else _overlap(self._held, self.begin)
-        cut = len(self._held) - keep
-        self._say(self._held[:cut], found)
-        self._cut(cut)
+                if self._past:
+                    text, first = "".join((*self._past, text[first:])), 0
+                at = first
+        keep = 0 if last else _overlap(text[at:][-len(self.begin) :], self.begin)
+        self._say(text[at : len(text) - keep], found)
+        self._rest = text[len(text) - keep :]
         if last and not self._called and self._white:
             found.append(self._white)
-        return found
 
-    def _cut(self, count: int) -> None:
-        self._held, self._searched = self._held[count:], 0
+    def _scan(self, text: str, at: int) -> tuple[int, bool | None]:
+        """Read on in the JSON of a call; return the place of its end, and if it may be a call: ``None``: that is not known yet."""
+        while True:
+            if self._inside:
+                at = _end(_INSIDE, text, at)
+                if at == len(text) or text[at] != '"':  # the rest of an escape is missing
+                    return at, None
+                self._inside = False
+                at += 1
+            at = _end(_OUTSIDE, text, at)
+            if text.startswith('"', at):
+                self._inside = True
+                at += 1
+            else:
+                tail = text[at : at + len(self.end)]
+                return at, None if len(tail) < len(self.end) and self.end.startswith(tail) else tail == self.end
 
     def _say(self, text: str, found: list[str | ToolCall]) -> None:
         """Pass text on, but for the white space at its end, which may be next to a call."""
         kept = text.rstrip()
         if kept:
-            kept, self._white = self._white + kept, ""
-            if found and isinstance(found[-1], str):
-                found[-1] += kept
-            else:
-                found.append(kept)
+            found += [self._white, kept] if self._white else [kept]
+            self._white = ""
         self._white += text[len(text.rstrip()) :]
 
-    def _call(self, *, last: bool) -> ToolCall | bool | None:
-        """Return the call that what is held begins with; ``False``: it is none; ``None``: that is not known yet."""
-        head, tail = len(self.begin), len(self.end)
-        while True:
-            stop = self._held.find(self.end, max(head, self._searched))
-            if stop < 0:
-                self._searched = max(head, len(self._held) - tail + 1)
-                return None if not last else _call(self._held[head:], self._held) or False
-            inner = self._held[head:stop]
-            if call := _call(inner, self._held[: stop + tail]):
-                return call
-            if not _in_string(inner):
-                return False
-            self._searched = stop + tail  # the tag is in a string of the JSON
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return where what a pattern matches from ``at`` on ends; it matches nothing, too."""
+    found = pattern.match(text, at)
+    assert found is not None
+    return found.end()
 
 
 def _call(text: str, whole: str) -> ToolCall | None:
     data = _object(text)
     if data is None or not isinstance(data.get("name"), str):
         return None
-    arguments = data.get("arguments", data.get("parameters", {}))
-    if isinstance(arguments, str):  # encoded twice
+    arguments = data.get("arguments", data.get("parameters"))
+    if arguments is None:
+        arguments = {}
+    elif isinstance(arguments, str):  # encoded twice
         arguments = _object(arguments)
     written = _dumps(arguments) if isinstance(arguments, dict) else None
     return ToolCall(data["name"], written, whole) if written is not None else None
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that a text is; ``None`` if it is none."""
+    """Return the JSON object that a text is; ``None`` if it is none. Line breaks in its strings are taken: models write some."""
     try:
-        data = json.loads(text)
+        data = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
@@ -159,19 +195,6 @@ def _dumps(arguments: dict[str, Any]) -> str | None:
     except (ValueError, RecursionError):
         return None
     return text if text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text) else json.dumps(arguments)
-
-
-def _in_string(text: str) -> bool:
-    """Return whether JSON text ends inside of a string."""
-    inside = escaped = False
-    for each in text:
-        if escaped:
-            escaped = False
-        elif each == "\\" and inside:
-            escaped = True
-        elif each == '"':
-            inside = not inside
-    return inside
 
 
 def _overlap(text: str, mark: str) -> int:
