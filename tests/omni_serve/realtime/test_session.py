@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from omni_serve.encoders import Samples, pcm16
 from omni_serve.errors import ApiError
-from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
+from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
 from omni_serve.realtime.config import Offer, ServerVad
 from omni_serve.realtime.session import Session
 from omni_serve.settings import RealtimeLimits
@@ -60,7 +60,8 @@ def make(offer: Offer | None = None, **limits: Any) -> Session:
 
 
 def events(actions: list[Action]) -> list[dict[str, Any]]:
-    return [action.event for action in actions if isinstance(action, Send)]
+    found = [each for each in actions if isinstance(each, Send | Show)]
+    return [each.event if isinstance(each, Send) else each.event("event_0") for each in found]
 
 
 def kinds(actions: list[Action]) -> list[str]:
@@ -432,7 +433,11 @@ def test_an_image() -> None:
     session = make()
     part = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "what?"}, part]}
-    session.receive({"type": "conversation.item.create", "item": item}, 0, {1: b"png"})
+    assert refused(session.receive({"type": "conversation.item.create", "item": item}, 0))["param"] == (
+        "item.content[1].image_url"
+    )
+    part["image_url"] = b"png"  # as it is after the server has read and checked it
+    session.receive({"type": "conversation.item.create", "item": item}, 0)
     (message,) = started(session.receive({"type": "response.create"}, 0)).messages
     assert message["content"][1] == {"type": "image", "data": b"png"}
 

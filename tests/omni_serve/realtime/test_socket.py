@@ -184,7 +184,7 @@ async def test_a_transcript_an_image_and_a_tool(sdk: openai.AsyncOpenAI) -> None
         assert [each.type for each in found[-1].response.output] == ["message", "function_call"]
         item["content"][1] = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
         await connection.conversation.item.create(item=item)
-        assert (await connection.recv()).error.param == "item.content[0]"
+        assert (await connection.recv()).error.param == "item.content[1]"
 
 
 async def test_short_lived_keys(sdk: openai.AsyncOpenAI, address: str) -> None:

@@ -48,7 +48,7 @@ class ChatMessages:
 
     def _message(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
         role = message.get("role")
-        if role not in ROLES or (role == "tool" and not self._tools):
+        if not isinstance(role, str) or role not in ROLES or (role == "tool" and not self._tools):
             roles = [each for each in ROLES if each != "tool" or self._tools]
             raise invalid(f"{where}.role: must be one of {', '.join(roles)}, is {shown(role)}", f"{where}.role")
         for name, value in message.items():

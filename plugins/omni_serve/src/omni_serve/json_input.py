@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection
+from math import isfinite
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits
@@ -29,6 +30,8 @@ VALUE_BYTES = 32
 
 KEY_CHARACTERS = 1000
 """The longest key of an object: keys are names, which messages tell and which are looked for among others."""
+
+_EVENT = TypeAdapter(dict[str, Any])
 
 _NO_NUMBER = re.compile(rb"NaN|Infinity")
 
@@ -48,6 +51,11 @@ async def read_json(
     if len(data) <= INLINE_BYTES:
         return _read(data, parse, limits, media)
     return await asyncio.to_thread(_read, data, parse, limits, media)
+
+
+async def read_event(text: str, limits: Limits, media: Collection[str] = ()) -> dict[str, Any]:
+    """Return the object in an event of a client; raises as :func:`read_json`."""
+    return await read_json(text, _EVENT.validate_json, limits, media)
 
 
 def _read(
@@ -126,3 +134,26 @@ def check_texts(parsed: Any, media: Collection[str], most: int) -> None:
                 if len(name) > KEY_CHARACTERS:
                     raise invalid(f"{name[:40]!r}...: a key has {len(name)} characters; the limit is {KEY_CHARACTERS}")
                 found.append((each, free or (value is parsed and name in media)))
+
+
+def check_text(event: Any, most: int) -> None:
+    """Check the values of an event: how much text they have, without recordings and images, which are bytes by now, and its numbers.
+
+    Raises:
+        ApiError: 413 or 400.
+    """
+    left, rest = most, [event]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            left -= len(value)
+        elif isinstance(value, dict):
+            left -= sum(map(len, value))
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+        elif isinstance(value, float) and not isfinite(value):
+            raise invalid("The event is not valid JSON: NaN and Infinity are no numbers of JSON", code="invalid_json")
+    if left < 0:
+        text = f"The event has {most - left} characters of text; the limit is {most} (text_characters)."
+        raise ApiError(413, text, code="event_too_large")

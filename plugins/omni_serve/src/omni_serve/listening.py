@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import uvicorn
 
 from omni_core.errors import ConfigError
-from omni_serve.connections import Addresses, BoundedProtocol, BoundedSocket, Config
+from omni_serve.connections import Addresses, BoundedProtocol, Config
+from omni_serve.incoming import MESSAGE_BYTES, BoundedWebSocket, Room
 from omni_serve.limits import Admission
 
 logger = logging.getLogger(__name__)
@@ -112,8 +114,8 @@ def web_server(
     config = Config(
         app,
         http=BoundedProtocol,
-        ws=BoundedSocket,
-        ws_max_size=1 << 20,
+        ws=partial(BoundedWebSocket, room=Room()),  # type: ignore[arg-type]  # it is only called
+        ws_max_size=MESSAGE_BYTES,
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=PING_SECONDS,
         ws_per_message_deflate=False,  # half a second of speech would shrink by a quarter, for 0.75 ms of the event loop

@@ -27,7 +27,7 @@ from omni_serve.limits import Admission
 from omni_serve.media import check_fetching
 from omni_serve.metrics import Metrics, Statistics
 from omni_serve.parameters import ParameterNames
-from omni_serve.realtime.open_sessions import OpenSessions
+from omni_serve.realtime.open_sessions import Memory, OpenSessions
 from omni_serve.realtime.vad import detector_class
 from omni_serve.settings import Settings
 from omni_serve.spoken import SpokenAnswers
@@ -110,6 +110,7 @@ class Server:
             interface=config.interface or Interface(),
             parameters=ParameterNames(config),
             model=settings.model or config.name or Path(config.model_path).name,
+            realtime=OpenSessions(Memory(int(settings.realtime.memory_mib * 2**20))),
         )
 
     @property

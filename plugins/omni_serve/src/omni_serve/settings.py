@@ -56,6 +56,7 @@ class RealtimeLimits:
         turn_seconds: the longest turn of a user; what is said after it is the next turn.
         history_mib: recordings, images and texts that a session keeps (half an hour of speech is 55 MiB); beyond, the oldest items
             are deleted, and the client is told.
+        memory_mib: what all sessions keep together; beyond, sound and items are refused until some of it is gone.
         items: how many items, likewise.
         idle_seconds: the longest time without an event of the client.
         session_seconds: the longest session.
@@ -68,6 +69,7 @@ class RealtimeLimits:
     sessions_per_key: int = 64
     turn_seconds: float = 120.0
     history_mib: float = 32.0
+    memory_mib: float = 2048.0
     items: int = 1000
     idle_seconds: float = 300.0
     session_seconds: float = 3600.0

@@ -12,14 +12,13 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import TypeAdapter
 from starlette.websockets import WebSocket
 
 from omni_core.errors import did_you_mean, shown
 from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
-from omni_serve.json_input import read_json
+from omni_serve.json_input import check_text, read_event
 from omni_serve.sentences import SentenceCutter
 from omni_serve.server import Server, server_of
 from omni_serve.sockets import ended, sent
@@ -34,9 +33,6 @@ IDLE_SECONDS = 300.0
 """The longest time between two messages of a client."""
 
 _EVENTS = ("session.config", "input.text", "input.done")
-
-
-_event = TypeAdapter(dict[str, Any])
 
 
 @router.websocket("/v1/audio/speech/stream")
@@ -131,6 +127,7 @@ class _Session:
             raise ApiError(408, f"nothing has come for {seconds:g} s", code="idle_timeout") from None
         except KeyError:
             raise invalid("messages must be JSON text", code="invalid_json") from None
-        fields = await read_json(text, _event.validate_json, self._server.settings.limits)
+        fields = await read_event(text, self._server.settings.limits)
+        check_text(fields, self._server.settings.limits.text_characters + 1000)
         kind = fields.pop("type", None)
         return str(kind), fields

@@ -6,7 +6,9 @@ from typing import Any
 
 from attrs import frozen
 
+from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import SessionConfig
+from omni_serve.realtime.items import Item
 from omni_serve.realtime.reply import Event
 
 
@@ -43,4 +45,16 @@ class Transcribe:
     prompt: str | None
 
 
-Action = Send | Start | Abort | Transcribe
+@frozen
+class Show:
+    """Send an item together with its sound in a format of the wire; that may take a while to make."""
+
+    item: Item
+    wire: Wire
+
+    def event(self, event_id: str) -> Event:
+        """Return the event."""
+        return {"type": "conversation.item.retrieved", "event_id": event_id, "item": self.item.shown(self.wire)}
+
+
+Action = Send | Start | Abort | Transcribe | Show

@@ -7,10 +7,10 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_serve.errors import ApiError, invalid
+from omni_serve.errors import invalid
 from omni_serve.realtime.config import Offer, SessionConfig, updated
 from omni_serve.realtime.conversation import Conversation
-from omni_serve.realtime.items import Item, messages_of, read_item
+from omni_serve.realtime.items import Item, messages_of, read_item, too_large
 
 _CHANGES = ("output_modalities", "instructions", "audio", "tools", "tool_choice", "max_output_tokens")
 _OWN = ("conversation", "input", "metadata")
@@ -59,7 +59,7 @@ def read_response(
     def read(each: Any, where: str) -> Item:
         if isinstance(each, Mapping) and each.get("type") == "item_reference":
             return conversation.find(each.get("id"), f"{where}.id")
-        item = read_item(each, new_id("item"), wire, {}, where)
+        item = read_item(each, new_id("item"), wire, conversation.most_bytes, where)
         check_item(item, offer, conversation.most_bytes, where)
         return item
 
@@ -115,6 +115,4 @@ def check_item(item: Item, offer: Offer, most_bytes: int, where: str = "item") -
     if item.type != "message" and offer.tools is None:
         raise invalid(f"{where}.type: this pipeline calls no tools", f"{where}.type", "unsupported_value")
     if item.size > most_bytes:
-        raise ApiError(
-            413, f"{where}: is over the limit of {most_bytes / 2**20:g} MiB", param=where, code="item_too_large"
-        )
+        raise too_large(where, most_bytes)

@@ -17,6 +17,11 @@ class Conversation:
     most_items: int
     items: list[Item] = field(factory=list)
 
+    @property
+    def size(self) -> int:
+        """Bytes that the items take."""
+        return sum(item.size for item in self.items)
+
     def find(self, identity: object, where: str = "item_id") -> Item:
         """Return an item. Raises ApiError 404."""
         found = next((item for item in self.items if item.id == identity), None)
@@ -72,7 +77,7 @@ class Conversation:
 
     def shorten(self, keep: set[str]) -> list[Item]:
         """Remove the oldest items until the rest is within the bounds; return them. Those of ``keep`` stay."""
-        size, removed = sum(item.size for item in self.items), []
+        size, removed = self.size, []
         for item in list(self.items[:-1]):
             if size <= self.most_bytes and len(self.items) <= self.most_items:
                 break

@@ -30,6 +30,8 @@ ELSEWHERE = {
 }
 """Events that OpenAI's clients know and this server does not have."""
 
+_ID_CHARACTERS = 512
+
 
 def new_id(prefix: str) -> str:
     """Return an identifier."""
@@ -42,16 +44,35 @@ def kind_of(event: Mapping[str, Any]) -> str:
     Raises:
         ApiError: 400, there is no such event, or it has no such field.
     """
+    check_event_id(event)
     kind = event.get("type")
+    if not isinstance(kind, str):
+        code = "missing_required_parameter" if kind is None else "invalid_type"
+        raise invalid(f"type: must be the name of an event, is {kind!r:.80}", "type", code)
     if kind in ELSEWHERE:
         raise invalid(f"type: {kind} {ELSEWHERE[kind]}", "type", "unsupported_event")
-    if not isinstance(kind, str) or kind not in EVENTS:
+    if kind not in EVENTS:
         raise invalid(f"type: no event is called {shown(kind)}{did_you_mean(kind, EVENTS)}", "type", "unknown_event")
     for name in event:
         if name not in ("type", "event_id", *EVENTS[kind]):
-            known = did_you_mean(name, EVENTS[kind])
-            raise invalid(f"{name}: {kind} has no such field{known}", name, "unknown_parameter")
+            known = did_you_mean(name[:80], EVENTS[kind])
+            raise invalid(f"{name[:80]}: {kind} has no such field{known}", name[:80], "unknown_parameter")
     return kind
+
+
+def check_event_id(event: Mapping[str, Any]) -> None:
+    """Raise ApiError 400 for a client's name of an event that is none: it is sent back."""
+    if id_of(event) is None and event.get("event_id") is not None:
+        message = f"event_id: must be text of at most {_ID_CHARACTERS} characters"
+        raise invalid(
+            message, "event_id", "invalid_type" if not isinstance(event["event_id"], str) else "invalid_value"
+        )
+
+
+def id_of(event: Mapping[str, Any]) -> str | None:
+    """Return the client's name of an event, if it has one."""
+    identity = event.get("event_id")
+    return identity if isinstance(identity, str) and len(identity) <= _ID_CHARACTERS else None
 
 
 def value_of(event: Mapping[str, Any], name: str, kind: type[Any], words: str) -> Any:
@@ -70,11 +91,10 @@ def value_of(event: Mapping[str, Any], name: str, kind: type[Any], words: str) -
     return value
 
 
-def error_of(error: ApiError, event_id: Any = None) -> dict[str, Any]:
-    """Return an error as it is in an event."""
+def error_of(error: ApiError, event_id: str | None = None) -> dict[str, Any]:
+    """Return an error as it is in an event. ``event_id``: the client's name of the event that it is about."""
     body = error.body["error"]
-    made = {name: body[name] for name in ("type", "code", "message", "param")}
-    return {**made, "event_id": event_id if isinstance(event_id, str) else None}
+    return {**{name: body[name] for name in ("type", "code", "message", "param")}, "event_id": event_id}
 
 
 def error_event(error: ApiError) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class InputTurns:
         return len(self._buffer) / INPUT_RATE
 
     @property
+    def size(self) -> int:
+        """Bytes of sound in the buffer."""
+        return len(self._buffer) * 4
+
+    @property
     def speaking(self) -> bool:
         """Return if the user speaks."""
         return self._turns is not None and self._turns.speaking
@@ -82,14 +87,16 @@ class InputTurns:
         """
         vad, most = self.config.turn_detection, int(self.most_seconds * INPUT_RATE)
         if vad is None or self._turns is None:
-            if len(self._buffer) >= most:
+            samples = self._sound.write(data)
+            room = max(0, most - len(self._buffer))
+            self._buffer.add(samples[:room])
+            if len(samples) > room:
                 raise ApiError(
                     413,
-                    f"audio: a turn may have {self.most_seconds:g} s; commit it or clear the buffer",
+                    f"audio: a turn may have {self.most_seconds:g} s; the rest is dropped; commit it or clear the buffer",
                     param="audio",
                     code="input_audio_buffer_full",
                 )
-            self._buffer.add(self._sound.write(data)[:most])
             return []
         samples, found = self._sound.write(data), list[TurnBegun | TurnEnded]()
         # In pieces, so that several turns may come in one event and the buffer stays small.

@@ -10,8 +10,8 @@ import numpy as np
 from attrs import define, field
 
 from omni_core.errors import did_you_mean, shown
-from omni_serve.errors import invalid
-from omni_serve.realtime.audio import InputAudio, Wire, from_base64, from_wav, wav
+from omni_serve.errors import ApiError, invalid
+from omni_serve.realtime.audio import INPUT_RATE, InputAudio, Wire, from_base64, from_wav, wav
 
 BETA_PARTS = {"text": "output_text", "audio": "output_audio"}
 """Types of an assistant's parts in the beta API, and their names now."""
@@ -113,20 +113,41 @@ class Item:
         return {**made, "call_id": self.call_id, "output": self.text}
 
 
-def read_item(data: Any, identity: str, wire: Wire, media: Mapping[int, bytes], where: str = "item") -> Item:
-    """Return an item that a client has made.
-
-    Args:
-        identity: the id if it has none. kind: the format of its sound.
-        media: its images, checked, by the index of the content part.
+def recording(text: str, wire: Wire, where: str, most_bytes: int) -> bytes:
+    """Return the sound of an item, which a client has sent as base64, as a file. It takes a while for a long one.
 
     Raises:
-        ApiError: 400, it is malformed.
+        ApiError: 400, it is none; 413, it is over the limit of an item.
+    """
+    raw = from_base64(text, where)
+    if wire.milliseconds(len(raw)) * INPUT_RATE * 2 / 1000 > most_bytes:
+        raise too_large(where, most_bytes)
+    sound = InputAudio(wire)
+    samples = [sound.write(raw), sound.flush()]
+    if not any(len(each) for each in samples):
+        raise invalid(f"{where}: there is no sound in it", where, "invalid_value")
+    return wav(np.concatenate(samples))
+
+
+def too_large(where: str, most_bytes: int) -> ApiError:
+    """Return the error of an item that is larger than a conversation may be."""
+    limit = f"{most_bytes / 2**20:g} MiB (history_mib)"
+    return ApiError(413, f"{where}: is over the limit of {limit}", param=where, code="item_too_large")
+
+
+def read_item(data: Any, identity: str, wire: Wire, most_bytes: int, where: str = "item") -> Item:
+    """Return an item that a client has made. Its images are bytes already, and so may be its recordings (see :func:`recording`).
+
+    Args:
+        identity: the id if it has none. wire: the format of its sound.
+
+    Raises:
+        ApiError: 400, it is malformed; 413, a recording is over ``most_bytes``.
     """
     if not isinstance(data, Mapping):
         raise invalid(f"{where}: must be an object", where, "invalid_type")
     type_ = data.get("type")
-    if type_ not in _FIELDS:
+    if not isinstance(type_, str) or type_ not in _FIELDS:
         raise invalid(
             f"{where}.type: must be one of {', '.join(_FIELDS)}, is {shown(type_)}", f"{where}.type", "invalid_value"
         )
@@ -142,26 +163,24 @@ def read_item(data: Any, identity: str, wire: Wire, media: Mapping[int, bytes], 
     if type_ == "function_call_output":
         return Item(identity, type_, call_id=_text(data, "call_id", where), text=_text(data, "output", where))
     role = data.get("role")
-    if role not in _PARTS:
+    if not isinstance(role, str) or role not in _PARTS:
         raise invalid(
             f"{where}.role: must be one of {', '.join(_PARTS)}, is {shown(role)}", f"{where}.role", "invalid_value"
         )
     content = data.get("content")
     if not isinstance(content, list) or not content:
         raise invalid(f"{where}.content: must be a non-empty list of parts", f"{where}.content", "invalid_type")
-    parts = [
-        _part(part, role, wire, media.get(index, b""), f"{where}.content[{index}]")
-        for index, part in enumerate(content)
-    ]
+    parts = [_part(part, role, wire, most_bytes, f"{where}.content[{index}]") for index, part in enumerate(content)]
     return Item(identity, type_, role, content=parts)
 
 
-def _part(data: Any, role: str, wire: Wire, medium: bytes, where: str) -> Part:
+def _part(data: Any, role: str, wire: Wire, most_bytes: int, where: str) -> Part:
     if not isinstance(data, Mapping):
         raise invalid(f"{where}: must be an object", where, "invalid_type")
     type_ = data.get("type")
-    if type_ not in _PARTS[role]:
-        hint = f" ({shown(type_)} is a name of the beta API)" if role == "assistant" and type_ in BETA_PARTS else ""
+    if not isinstance(type_, str) or type_ not in _PARTS[role]:
+        is_beta = role == "assistant" and isinstance(type_, str) and type_ in BETA_PARTS
+        hint = f" ({shown(type_)} is a name of the beta API)" if is_beta else ""
         raise invalid(
             f"{where}.type: must be one of {', '.join(_PARTS[role])} for {role}, is {shown(type_)}{hint}",
             f"{where}.type",
@@ -169,9 +188,10 @@ def _part(data: Any, role: str, wire: Wire, medium: bytes, where: str) -> Part:
         )
     _check_fields(data, _PART_FIELDS[type_], where)
     if type_ == "input_image":
-        if not medium:
+        image = data.get("image_url")
+        if not isinstance(image, bytes):
             raise invalid(f"{where}.image_url: must be a data: URL of an image", f"{where}.image_url", "invalid_value")
-        return Part(type_, data=medium)
+        return Part(type_, data=image)
     if type_ in ("input_text", "output_text"):
         return Part(type_, _text(data, "text", where))
     transcript = data.get("transcript")
@@ -182,12 +202,10 @@ def _part(data: Any, role: str, wire: Wire, medium: bytes, where: str) -> Part:
         if transcript is None:
             raise invalid(f"{where}.transcript: is needed", f"{where}.transcript", "missing_required_parameter")
         return Part(type_, transcript, whole=True)
-    sound = InputAudio(wire)
-    raw = from_base64(_text(data, "audio", where), f"{where}.audio")
-    samples = [sound.write(raw), sound.flush()]
-    if not any(len(each) for each in samples):
-        raise invalid(f"{where}.audio: there is no sound in it", f"{where}.audio", "invalid_value")
-    return Part(type_, transcript, data=wav(np.concatenate(samples)))
+    sound = data.get("audio")
+    if not isinstance(sound, bytes):
+        sound = recording(_text(data, "audio", where), wire, f"{where}.audio", most_bytes)
+    return Part(type_, transcript, data=sound)
 
 
 def _check_fields(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

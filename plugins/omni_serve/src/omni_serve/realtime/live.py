@@ -26,7 +26,7 @@ from omni_serve.realtime.config import (
     Transcription,
 )
 from omni_serve.realtime.config import Audio as SessionAudio
-from omni_serve.realtime.events import error_of, new_id
+from omni_serve.realtime.events import check_event_id, error_of, id_of, new_id
 from omni_serve.realtime.reply import Event
 from omni_serve.realtime.session import Session
 
@@ -139,6 +139,7 @@ class Live:
         Raises:
             ApiError: 400, a field is not honoured.
         """
+        check_event_id(event)
         if event.get("type") != "session.start":
             raise invalid(f"type: the first event must be session.start, is {shown(event.get('type'))}", "type")
         try:
@@ -187,26 +188,29 @@ class Live:
         try:
             return self._receive(event, now)
         except ApiError as error:
-            return [], [self._error(error_of(error), event.get("event_id"))]
+            return [], [self._error(error_of(error), id_of(event))]
 
     def _receive(self, event: Mapping[str, Any], now: float) -> tuple[list[Action], list[Event]]:
+        check_event_id(event)
         kind = event.get("type")
+        if not isinstance(kind, str):
+            raise invalid(f"type: must be the name of an event, is {kind!r:.80}", "type", "invalid_type")
         if kind in _ELSEWHERE:
             raise invalid(
                 f"type: {kind} needs delegation, which this server does not have", "type", "unsupported_event"
             )
-        if not isinstance(kind, str) or kind not in EVENTS:
+        if kind not in EVENTS:
             raise invalid(
                 f"type: no event is called {shown(kind)}{did_you_mean(kind, EVENTS)}", "type", "unknown_event"
             )
         for name in event:
             if name not in ("type", "event_id", *EVENTS[kind]):
-                raise invalid(f"{name}: {kind} has no such field", name, "unknown_parameter")
+                raise invalid(f"{name[:80]}: {kind} has no such field", name[:80], "unknown_parameter")
         if kind == "session.input_audio.append":
             if self.muted:
                 return [], []
             return self.session.receive({**event, "type": "input_audio_buffer.append"}, now), []
-        made: Event = {"event_id": new_id("event"), "client_event_id": event.get("event_id")}
+        made: Event = {"event_id": new_id("event"), "client_event_id": id_of(event)}
         if kind in ("session.input_audio.mute", "session.input_audio.unmute"):
             self.muted = kind.endswith(".mute")
             return [], [{"type": f"{kind}d", **made}]

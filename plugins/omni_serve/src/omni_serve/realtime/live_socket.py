@@ -8,12 +8,11 @@ import time
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import TypeAdapter
 from starlette.websockets import WebSocket
 
 from omni_serve.auth import subprotocol
 from omni_serve.errors import ApiError, invalid
-from omni_serve.json_input import read_json
+from omni_serve.json_input import check_text, read_event
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.events import error_event, new_id
@@ -32,8 +31,6 @@ START_SECONDS = 10.0
 
 LEAD, PIECE = 0.25, 0.1
 """Seconds of speech that are sent ahead of its time, and in one event."""
-
-_event = TypeAdapter(dict[str, Any])
 
 
 @router.websocket("/v1/live/sessions")
@@ -59,17 +56,17 @@ async def _started(server: Server, socket: WebSocket) -> Live:
     """Return the session that the first event asks for."""
     try:
         async with asyncio.timeout(START_SECONDS):
-            message = await socket.receive_text()
-            event = await read_json(message, _event.validate_json, server.settings.limits)
+            event = await read_event(await socket.receive_text(), server.settings.limits)
     except TimeoutError:
         raise ApiError(408, f"session.start has not come within {START_SECONDS:g} s", code="start_timeout") from None
     except KeyError:
         raise invalid("events must be JSON text", code="invalid_json") from None
+    check_text(event, server.settings.limits.text_characters)
     offer, limits = offer_of(server, key_of(socket)), server.settings.realtime
     expires = int(time.time() + limits.session_seconds)
 
     def make(config: SessionConfig) -> Session:
-        return Session(offer, config, limits, DETECTORS[limits.detector], expires)
+        return Session(offer, config, limits, DETECTORS[limits.detector], expires, server.realtime.memory)
 
     return Live.start(event, offer, make, asyncio.get_running_loop().time(), expires)
 
@@ -88,7 +85,7 @@ class LiveConnection(Connection):
         self._outbox.put_nowait(self._live.started())
         self._run(new_id("player"), self._play())
 
-    def _take(self, event: dict[str, Any], media: dict[int, bytes]) -> list[Action]:
+    def _take(self, event: dict[str, Any]) -> list[Action]:
         actions, answers = self._live.receive(event, self._now())
         for answer in answers:
             self._outbox.put_nowait(answer)

@@ -16,9 +16,25 @@ from omni_serve.settings import RealtimeLimits
 
 
 @define(eq=False)
+class Memory:
+    """The bytes that the sessions of a server keep together: recordings, images and texts of their conversations, and sound."""
+
+    most: int = 2**31
+    used: int = 0
+
+    def check(self, size: int) -> None:
+        """Raise ApiError 429 if there is no room for so many more bytes."""
+        if self.used + size > self.most:
+            raise ApiError(
+                429, "The server's sessions keep as much as they may together.", code="overloaded", retry_after=5
+            )
+
+
+@define(eq=False)
 class OpenSessions:
     """The sessions of a server, by the name of their key."""
 
+    memory: Memory = field(factory=Memory)
     count: int = 0
     _by_key: Counter[str] = field(factory=Counter)
     _configs: dict[str, tuple[float, dict[str, Any], str]] = field(factory=dict, repr=False)

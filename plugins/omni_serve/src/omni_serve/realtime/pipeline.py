@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -11,9 +11,12 @@ from attrs import frozen
 from omni_core.protocol.messages import OmniRequest
 from omni_serve.auth import Key
 from omni_serve.calls import Call
+from omni_serve.errors import ApiError
 from omni_serve.media import read_messages
 from omni_serve.realtime.actions import Start, Transcribe
+from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import Offer, ServerVad, SessionConfig
+from omni_serve.realtime.items import recording
 from omni_serve.server import Server
 from omni_serve.voice_names import apply_voice
 
@@ -100,22 +103,48 @@ class Turns:
             if stage.affinity_key is not None:
                 metadata.setdefault(stage.affinity_key, self.session)
 
-    async def images(self, event: Mapping[str, Any]) -> dict[int, bytes]:
-        """Return the images of an item that a client creates, read and checked, by the index of their part.
+    async def read_media(self, event: dict[str, Any], wire: Wire) -> None:
+        """Put bytes in place of the images and recordings of an event's items: images are checked, recordings become files.
 
         Raises:
             ApiError: 400 or 413.
         """
-        if event.get("type") != "conversation.item.create":
-            return {}
-        item = event.get("item")
-        content = item.get("content") if isinstance(item, Mapping) else None
-        found: dict[int, bytes] = {}
-        for index, part in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(part, Mapping) and part.get("type") == "input_image":
+        most = int(self.server.settings.realtime.history_mib * 2**20)
+        for part, where in _parts(event):
+            if part.get("type") == "input_image":
                 url = {name: part[name] for name in ("detail",) if part.get(name) is not None}
                 image = {"type": "image_url", "image_url": {"url": part.get("image_url"), **url}}
-                read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
-                found[index] = read[0]["content"][0]["data"]
-                await asyncio.sleep(0)
-        return found
+                try:
+                    read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
+                except ApiError as error:
+                    raise _of_event(error, where) from None
+                part["image_url"] = read[0]["content"][0]["data"]
+            elif part.get("type") == "input_audio" and isinstance(text := part.get("audio"), str):
+                part["audio"] = await asyncio.to_thread(recording, text, wire, f"{where}.audio", most)
+
+
+def _parts(event: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the content parts of the items in an event of a client, as far as there are any, and where they are."""
+    items: list[tuple[Any, str]] = []
+    if event.get("type") == "conversation.item.create":
+        items = [(event.get("item"), "item")]
+    elif event.get("type") == "response.create" and isinstance(response := event.get("response"), dict):
+        given = response.get("input")
+        items = [
+            (each, f"response.input[{index}]") for index, each in enumerate(given if isinstance(given, list) else ())
+        ]
+    for item, where in items:
+        content = item.get("content") if isinstance(item, dict) else None
+        for index, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, dict):
+                yield part, f"{where}.content[{index}]"
+
+
+def _of_event(error: ApiError, where: str) -> ApiError:
+    """Return an error about the only part of a message with the place that it has in the event."""
+    path = error.param or ""
+    for old, new in (("messages[0].content[0]", where), ("image_url.url", "image_url"), ("image_url.detail", "detail")):
+        path = path.replace(old, new, 1)
+    if error.param:
+        error.message, error.param = error.message.replace(error.param, path, 1), path
+    return error

@@ -14,14 +14,15 @@ from pydantic import ValidationError
 
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
-from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
+from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
 from omni_serve.realtime.asked import check_item, read_response
-from omni_serve.realtime.audio import from_base64, wav
+from omni_serve.realtime.audio import INPUT_RATE, from_base64, wav
 from omni_serve.realtime.config import Offer, SessionConfig, updated
 from omni_serve.realtime.conversation import Conversation
-from omni_serve.realtime.events import error_of, kind_of, new_id, value_of
+from omni_serve.realtime.events import error_of, id_of, kind_of, new_id, value_of
 from omni_serve.realtime.input_turns import InputTurns, TurnBegun
 from omni_serve.realtime.items import Item, Part, read_item
+from omni_serve.realtime.open_sessions import Memory
 from omni_serve.realtime.reply import Event, Reply, Status
 from omni_serve.realtime.vad import Detector, EnergyDetector
 from omni_serve.settings import RealtimeLimits
@@ -37,6 +38,7 @@ class Session:
     limits: RealtimeLimits = field(factory=RealtimeLimits)
     detector: Callable[[], Detector] = EnergyDetector
     expires_at: int | None = None
+    memory: Memory = field(factory=Memory)
     ids: Callable[[str], str] = new_id
     identity: str = field(init=False)
     conversation: Conversation = field(init=False)
@@ -48,6 +50,8 @@ class Session:
     _wanted: bool = field(default=False, init=False)
     _spoken: Reply | None = field(default=None, init=False)
     _actions: list[Action] = field(factory=list, init=False)
+    _items_size: int = field(default=0, init=False)
+    _kept: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.identity, self._conversation_id = self.ids("sess"), self.ids("conv")
@@ -74,22 +78,26 @@ class Session:
         self._send("session.created", session=self.shown())
         return self._take()
 
-    def receive(self, event: Mapping[str, Any], now: float, media: Mapping[int, bytes] | None = None) -> list[Action]:
+    def receive(self, event: Mapping[str, Any], now: float) -> list[Action]:
         """Take an event of the client. What is wrong with it is answered by an ``error`` event.
 
-        Args:
-            media: the images of an item that is created, by the index of their content part.
+        Images, which are checked before, have bytes in place of their URL; recordings may have bytes in place of base64.
         """
         try:
-            self._receive(event, now, media or {})
+            self._receive(event, now)
         except (ApiError, ValidationError) as error:
-            return self.refuse(api_error(error), event.get("event_id"))
+            return self.refuse(api_error(error), id_of(event))
         return self._take()
 
-    def refuse(self, error: ApiError, event_id: Any = None) -> list[Action]:
+    def refuse(self, error: ApiError, event_id: str | None = None) -> list[Action]:
         """Tell the client of an error."""
         self._send("error", error=error_of(error, event_id))
         return self._take()
+
+    def close(self) -> None:
+        """End the session: it keeps nothing any more."""
+        self.memory.used -= self._kept
+        self._kept = 0
 
     def text(self, reply: str, text: str) -> list[Action]:
         """Take a piece of a reply's text."""
@@ -134,7 +142,7 @@ class Session:
         return self._take()
 
     # --- the client's events ----------------------------------------------------------------------------------------
-    def _receive(self, event: Mapping[str, Any], now: float, media: Mapping[int, bytes]) -> None:
+    def _receive(self, event: Mapping[str, Any], now: float) -> None:
         kind = kind_of(event)
         if kind == "session.update":
             self._update(value_of(event, "session", Mapping, "an object"))
@@ -145,10 +153,10 @@ class Session:
         elif kind == "input_audio_buffer.clear":
             self._clear()
         elif kind == "conversation.item.create":
-            self._create_item(event, media)
+            self._create_item(event)
         elif kind == "conversation.item.retrieve":
             item = self.conversation.find(event.get("item_id"))
-            self._send("conversation.item.retrieved", item=item.shown(self.config.audio.input.format.wire))
+            self._actions.append(Show(item, self.config.audio.input.format.wire))
         elif kind == "conversation.item.delete":
             self._delete(self.conversation.find(event.get("item_id")))
         elif kind == "conversation.item.truncate":
@@ -174,12 +182,14 @@ class Session:
             self._turn = ""
         self._send("session.updated", session=self.shown())
 
-    def _create_item(self, event: Mapping[str, Any], media: Mapping[int, bytes]) -> None:
+    def _create_item(self, event: Mapping[str, Any]) -> None:
         previous = event.get("previous_item_id")
         if previous is not None and not isinstance(previous, str):
             raise invalid("previous_item_id: must be text", "previous_item_id", "invalid_type")
-        item = read_item(event.get("item"), self.ids("item"), self.config.audio.input.format.wire, media)
-        check_item(item, self.offer, self.conversation.most_bytes)
+        wire, most = self.config.audio.input.format.wire, self.conversation.most_bytes
+        item = read_item(event.get("item"), self.ids("item"), wire, most)
+        check_item(item, self.offer, most)
+        self.memory.check(item.size)
         self.conversation.check_room(item, "item")
         self._add(item, previous)
 
@@ -187,6 +197,7 @@ class Session:
         if self.reply is not None and item in self.reply.output:
             raise invalid("item_id: the item is still being made; send response.cancel first", "item_id", "item_busy")
         self.conversation.remove(item)
+        self._items_size = self.conversation.size
         self._send("conversation.item.deleted", item_id=item.id)
 
     def _truncate(self, event: Mapping[str, Any]) -> None:
@@ -217,6 +228,7 @@ class Session:
         if self.offer.inputs and "audio" not in self.offer.inputs:
             raise invalid("audio: this pipeline takes no sound", "audio", "unsupported_value")
         vad = self.config.audio.input.turn_detection
+        self.memory.check(int(self.config.audio.input.format.wire.milliseconds(len(data)) * INPUT_RATE * 4 / 1000))
         for each in self._heard.append(data):
             if isinstance(each, TurnBegun):
                 self._turn = self.ids("item")
@@ -337,6 +349,7 @@ class Session:
         keep = {item.id for item in self.reply.output} if self.reply is not None else set()
         for item in self.conversation.shorten(keep):
             self._send("conversation.item.deleted", item_id=item.id)
+        self._items_size = self.conversation.size
 
     # --- events out -------------------------------------------------------------------------------------------------
     def shown(self) -> dict[str, Any]:
@@ -352,5 +365,8 @@ class Session:
         self._actions.append(Send({"type": type, "event_id": self.ids("event"), **fields}))
 
     def _take(self) -> list[Action]:
+        kept = self._items_size + self._heard.size
+        self.memory.used += kept - self._kept
+        self._kept = kept
         taken, self._actions = self._actions, []
         return taken

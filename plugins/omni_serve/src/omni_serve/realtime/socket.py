@@ -9,16 +9,17 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
 from omni_serve.auth import presented, subprotocol
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, api_error, invalid
-from omni_serve.json_input import read_json
-from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
+from omni_serve.json_input import check_text, read_event
+from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
+from omni_serve.realtime.audio import from_base64
 from omni_serve.realtime.config import updated
-from omni_serve.realtime.events import error_event, new_id
+from omni_serve.realtime.events import error_event, id_of, new_id
 from omni_serve.realtime.pipeline import Turns, offer_of
 from omni_serve.realtime.session import Session
 from omni_serve.realtime.vad import DETECTORS
@@ -30,7 +31,13 @@ router = APIRouter()
 FULL, BROKEN = 64, 4096
 """Events that wait for a slow client: from ``FULL`` on replies wait, at ``BROKEN`` the session ends."""
 
-_event = TypeAdapter(dict[str, Any])
+APPENDS = ("input_audio_buffer.append", "session.input_audio.append")
+
+MEDIA = ("audio", "item", "response")
+"""Fields of events that may hold recordings and images."""
+
+SOUND_STEP = 2**16
+"""Characters of base64 that are taken at once, about a second of sound: a long piece takes the server as long as many short ones."""
 
 
 @router.websocket("/v1/realtime")
@@ -58,7 +65,7 @@ def _session(server: Server, socket: WebSocket) -> Session:
     server.check_model(model)
     config = config.model_copy(update={"model": model})
     expires = int(time.time() + limits.session_seconds)
-    return Session(offer, config, limits, DETECTORS[limits.detector], expires)
+    return Session(offer, config, limits, DETECTORS[limits.detector], expires, server.realtime.memory)
 
 
 class Connection:
@@ -67,7 +74,7 @@ class Connection:
     def __init__(self, server: Server, socket: WebSocket, session: Session) -> None:
         self._server, self._socket, self._session = server, socket, session
         self._turns = Turns(server, key_of(socket), session.identity)
-        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._outbox: asyncio.Queue[dict[str, Any] | Show] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -89,13 +96,15 @@ class Connection:
             raise ApiError(
                 408, f"Your session hit the maximum duration of {limits.session_seconds:g} s.", code="session_expired"
             ) from None
+        finally:
+            self._session.close()
 
     def _greet(self) -> None:
         self._perform(self._session.begin())
 
-    def _take(self, event: dict[str, Any], media: dict[int, bytes]) -> list[Action]:
+    def _take(self, event: dict[str, Any]) -> list[Action]:
         """Return what is to be done about an event of the client."""
-        return self._session.receive(event, self._now(), media)
+        return self._session.receive(event, self._now())
 
     def _emit(self, event: dict[str, Any]) -> None:
         """Send an event of the session."""
@@ -113,25 +122,52 @@ class Connection:
                 continue
             event: dict[str, Any] = {}
             try:
-                event = await read_json(message, _event.validate_json, self._server.settings.limits)
-                media = await self._turns.images(event)
+                event = await read_event(message, self._server.settings.limits, MEDIA)
+                await self._handle(event)
             except (ApiError, ValidationError) as error:
-                self._perform(self._session.refuse(_about_item(api_error(error)), event.get("event_id")))
-                continue
-            self._perform(self._take(event, media))
+                self._perform(self._session.refuse(api_error(error), id_of(event)))
+            await asyncio.sleep(0)  # a client that sends many events must not keep the others waiting
+
+    async def _handle(self, event: dict[str, Any]) -> None:
+        """Do what an event asks for.
+
+        Raises:
+            ApiError: the event cannot be read; the session has not seen it.
+        """
+        sound = event.get("audio")
+        if event.get("type") not in APPENDS or not isinstance(sound, str):
+            sound = ""
+            await self._turns.read_media(event, self._session.config.audio.input.format.wire)
+        check_text({**event, "audio": ""} if sound else event, self._server.settings.limits.text_characters)
+        if len(sound) <= SOUND_STEP:
+            self._perform(self._take(event))
+            return
+        await asyncio.to_thread(from_base64, sound, "audio")  # all of it is taken, or nothing
+        for start in range(0, len(sound), SOUND_STEP):
+            actions = self._take({**event, "audio": sound[start : start + SOUND_STEP]})
+            self._perform(actions)
+            if any(isinstance(each, Send) and each.event["type"] == "error" for each in actions):
+                break
+            await asyncio.sleep(0)
 
     async def _write(self) -> None:
         while True:
             event = await self._outbox.get()
             if self._outbox.qsize() < FULL:
                 self._room.set()
-            await sent(self._socket.send_text(json.dumps(event, separators=(",", ":"))))
+            if isinstance(event, Show):
+                text = await asyncio.to_thread(_shown, event)
+            else:
+                text = json.dumps(event, separators=(",", ":"))
+            await sent(self._socket.send_text(text))
             self._outbox.task_done()
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
                 self._emit(action.event)
+            elif isinstance(action, Show):
+                self._outbox.put_nowait(action)
             elif isinstance(action, Start):
                 self._run(action.reply, self._reply(action))
             elif isinstance(action, Transcribe):
@@ -174,9 +210,5 @@ class Connection:
             self._perform(self._session.transcribed(asked.item, text.strip(), call.usage))
 
 
-def _about_item(error: ApiError) -> ApiError:
-    """Return an error about an image with the path that it has in the event."""
-    if error.param is not None and error.param.startswith("messages[0]"):
-        error.message = error.message.replace("messages[0]", "item", 1)
-        error.param = error.param.replace("messages[0]", "item", 1)
-    return error
+def _shown(action: Show) -> str:
+    return json.dumps(action.event(new_id("event")), separators=(",", ":"))
