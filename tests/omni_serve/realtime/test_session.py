@@ -300,7 +300,8 @@ def test_who_speaks_again_gets_one_answer_to_all_of_it() -> None:
     assert kinds(found)[-1] == "response.done"
     assert not any(isinstance(action, Start) for action in found)
     found = session.receive(append(silence(0.8)), 4.0)
-    assert len(started(found).messages[0]["content"]) == 3
+    asked = [[part["type"] for part in message["content"]] for message in started(found).messages]
+    assert asked == [["text"], ["audio"], ["audio"]]
 
 
 def test_how_turns_are_found_is_the_servers_choice_where_the_client_says_nothing() -> None:
@@ -374,7 +375,7 @@ def test_a_response_outside_of_the_conversation() -> None:
     ]}  # fmt: skip
     actions = session.receive({"type": "response.create", "response": given}, 0)
     start = started(actions)
-    assert [part["text"] for part in start.messages[0]["content"]] == ["hello", "sum up"]
+    assert start.messages == [question("hello"), question("sum up")]
     assert events(actions)[0]["response"]["metadata"] == {"a": "b"}
     assert "conversation.item.added" not in kinds(session.text(start.reply, "x"))
     session.finished(start.reply, 0, {})
@@ -638,3 +639,47 @@ def test_items_of_the_system_are_refused_when_they_fill_the_conversation() -> No
         session.receive({"type": "conversation.item.create", "item": item}, 0.0)
     [refused] = events(session.receive({"type": "conversation.item.create", "item": item}, 0.0))
     assert refused["error"]["code"] == "conversation_full"
+
+
+def question(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+@pytest.mark.parametrize("by", ["truncate", "cancel", "barge-in"])
+def test_a_question_after_an_answer_that_was_not_heard_is_a_message_of_its_own(by: str) -> None:
+    session = make()
+    session.receive(user_text("Tell me a story."), 0)
+    reply = started(session.receive({"type": "response.create"}, 0)).reply
+    if by == "truncate":
+        session.text(reply, "Once upon a time")
+        session.sound(reply, voice(2.0), RATE, 1)
+        session.finished(reply, 3, {})
+        item = session.conversation.items[-1].id
+        cut = {"type": "conversation.item.truncate", "item_id": item, "content_index": 0, "audio_end_ms": 0}
+        assert kinds(session.receive(cut, 3)) == ["conversation.item.truncated"]
+    elif by == "cancel":
+        assert "response.done" in kinds(session.receive({"type": "response.cancel"}, 1))
+    else:
+        found = session.receive(append(np.concatenate([silence(0.3), voice(0.8)])), 1)
+        assert "response.done" in kinds(found)
+        session.receive({"type": "input_audio_buffer.clear"}, 1)
+    session.receive(user_text("What is your name?"), 4)
+    messages = started(session.receive({"type": "response.create"}, 4)).messages
+    assert messages == [question("Tell me a story."), question("What is your name?")]
+
+
+def test_parts_of_an_item_stay_parts_and_items_stay_messages() -> None:
+    session = make()
+    for role, kind in (("system", "input_text"), ("assistant", "output_text"), ("user", "input_text")):
+        content = [{"type": kind, "text": text} for text in ("one", "two")]
+        item = {"type": "message", "role": role, "content": content}
+        for _ in range(2):
+            session.receive({"type": "conversation.item.create", "item": item}, 0)
+    parts = [{"type": "text", "text": text} for text in ("one", "two")]
+    messages = started(session.receive({"type": "response.create"}, 0)).messages
+    assert messages == [{"role": role, "content": parts} for role in ("system", "assistant", "user") for _ in range(2)]
+    reply = session.reply
+    assert reply is not None
+    session.finished(reply.id, 0, {})
+    only = {"type": "response.create", "response": {"input": [item | {"role": "system"}]}}
+    assert started(session.receive(only, 0)).messages[-1] == {"role": "user", "content": parts}

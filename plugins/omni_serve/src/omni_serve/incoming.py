@@ -32,7 +32,7 @@ HELD_BYTES = 512 * 2**20
 MESSAGE_SECONDS = 60.0
 """The time that a client has to send a large message."""
 
-STEP_BYTES = 2**13
+STEP_BYTES = 2**12
 """Read from a connection before the others get their turn: a few bytes may be a whole frame, and cost as much as a large one."""
 
 LINGER_SECONDS = 5.0

@@ -9,6 +9,7 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.errors import shown
+from omni_serve.conversations import add_call, add_result
 from omni_serve.errors import ApiError, invalid
 
 _MESSAGE = ("type", "role", "content", "id", "status")
@@ -62,16 +63,10 @@ class Items:
             if not isinstance(item.get(name), str):
                 raise invalid(f"{where}.{name}: must be text", f"{where}.{name}", "invalid_type")
         if kind == "function_call_output":
-            output = _content(item.get("output"), f"{where}.output")
-            self._add(where, role="tool", tool_call_id=item["call_id"], content=output)
-            return
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        call = {"id": item["call_id"], "type": "function", "function": function}
-        last = self.messages[-1] if self.messages else {}
-        if last.get("role") == "assistant":
-            last.setdefault("tool_calls", []).append(call)
-        else:
-            self._add(where, role="assistant", content=None, tool_calls=[call])
+            add_result(self.messages, item["call_id"], _content(item.get("output"), f"{where}.output"))
+            self.places.append(where)
+        elif add_call(self.messages, item["call_id"], item["name"], item["arguments"]):
+            self.places.append(where)
 
     def in_their_words(self, error: ApiError) -> ApiError:
         """Return the error of a chat with its place named as in the request of the response."""

@@ -84,7 +84,7 @@ def _end_with_a_question(messages: list[dict[str, Any]], instructions: str) -> N
     Raises:
         ApiError: 400, there is none.
     """
-    said = instructions
+    said: str | list[dict[str, Any]] = instructions
     if messages and messages[-1]["role"] == "system":
         said = messages[-1]["content"]
     elif not said:
@@ -98,7 +98,7 @@ def _end_with_a_question(messages: list[dict[str, Any]], instructions: str) -> N
             None,
             "conversation_empty",
         )
-    messages.append({"role": "user", "content": [{"type": "text", "text": said}]})
+    messages.append({"role": "user", "content": said if isinstance(said, list) else [{"type": "text", "text": said}]})
 
 
 def check_item(item: Item, offer: Offer, most_bytes: int, where: str = "item") -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from attrs import define, field
 
 from omni_core.errors import did_you_mean, shown
+from omni_serve.conversations import Messages, add_call, add_result, add_texts
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.audio import INPUT_RATE, InputAudio, Wire, from_base64, from_wav, wav
 
@@ -228,35 +229,22 @@ def _text(data: Mapping[str, Any], name: str, where: str, default: str | None = 
     return value
 
 
-def messages_of(items: list[Item], instructions: str) -> list[dict[str, Any]]:
-    """Return the messages for the pipeline. Messages of one role that follow each other become one.
+def messages_of(items: list[Item], instructions: str) -> Messages:
+    """Return the messages for the pipeline.
 
     Of a speech that was interrupted, the words that were heard are in it; one of which nothing was heard is left out.
     """
-    made: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+    made: Messages = []
+    add_texts(made, "system", [instructions])
     for item in items:
         if item.type == "function_call":
-            call = {
-                "id": item.call_id,
-                "type": "function",
-                "function": {"name": item.name, "arguments": item.text},
-            }
-            if made and made[-1]["role"] == "assistant":
-                made[-1].setdefault("tool_calls", []).append(call)
-            else:
-                made.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            add_call(made, item.call_id, item.name, item.text)
         elif item.type == "function_call_output":
-            made.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
+            add_result(made, item.call_id, item.text)
         elif item.role == "user":
-            content = [_message_part(part) for part in item.content]
-            if made and made[-1]["role"] == "user":
-                made[-1]["content"] += content
-            else:
-                made.append({"role": "user", "content": content})
+            made.append({"role": "user", "content": [_message_part(part) for part in item.content]})
         else:
-            text = "".join(part.heard for part in item.content)
-            if text:
-                made.append({"role": item.role, "content": text})
+            add_texts(made, str(item.role), [part.heard for part in item.content])
     return made
 
 

@@ -165,7 +165,7 @@ class Live:
         offer.verify(config, "session")
         live = cls(make(config), asked, now, expires_at)
         for item in asked.input or ():
-            live._remember(item.role, "".join(part.text for part in item.content), now)
+            live._remember(item.role, [part.text for part in item.content], now)
         return live
 
     def started(self) -> Event:
@@ -218,7 +218,7 @@ class Live:
             text = event.get("content")
             if not isinstance(text, str):
                 raise invalid("content: must be text", "content", "invalid_type")
-            self._remember("system", text, now)
+            self._remember("system", [text], now)
             at = self._ms(now)
             return [], [{"type": "session.instructions.appended", **made, "start_ms": at, "end_ms": at}]
         closed = {"type": "session.closed", **made, "reason": "close_requested", "session": self.shown()}
@@ -255,10 +255,10 @@ class Live:
         asked = client_event if isinstance(client_event, str) else None
         return {"type": "error", **self._id(), "error": {**kept, "client_event_id": asked}, "client_event_id": asked}
 
-    def _remember(self, role: str, text: str, now: float) -> None:
+    def _remember(self, role: str, texts: list[str], now: float) -> None:
         kind = "output_text" if role == "assistant" else "input_text"
         role = "system" if role == "developer" else role
-        item = {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+        item = {"type": "message", "role": role, "content": [{"type": kind, "text": text} for text in texts]}
         self.session.receive({"type": "conversation.item.create", "item": item}, now)
 
     def _ms(self, now: float) -> int:
