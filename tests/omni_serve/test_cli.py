@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -14,12 +15,13 @@ import pytest
 from click.testing import CliRunner
 from serve_stages import speaking_pipeline
 
+from omni_core.cli.logs import JsonFormatter, TextFormatter, apply_section
 from omni_core.errors import ConfigError
 from omni_serve import Settings, create_app
 from omni_serve.auth import KeyRing
-from omni_serve.cli import _limits, _reload_at_hangup, keys, serve
+from omni_serve.cli import Hangup, _limits, keys, serve
 from omni_serve.listening import is_loopback, open_socket
-from omni_serve.section import section_problems
+from omni_serve.section import section_problems, with_section
 from omni_serve.settings import RealtimeLimits
 
 
@@ -148,13 +150,37 @@ async def test_a_hangup_reads_the_keys_again(tmp_path: Path) -> None:
     made = KeyRing(path=tmp_path / "keys.json")
     made.save()
     ring = KeyRing.open(made.path)
-    end = _reload_at_hangup(ring)
-    try:
+    with Hangup(ring):
         secret = made.add("mine")
         made.save()
         os.kill(os.getpid(), signal.SIGHUP)
         async with asyncio.timeout(60):
             while ring.find(secret) is None:
                 await asyncio.sleep(0.01)
-    finally:
-        end()
+
+
+@pytest.mark.parametrize(("ring", "why"), [(None, "is still starting"), (KeyRing(), "there is no file of keys")])
+async def test_a_hangup_without_keys_is_ignored(
+    ring: KeyRing | None, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Hangup(ring):
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+    (message,) = caplog.messages
+    assert why in message
+
+
+def test_the_log_can_be_set_up_in_a_deploy_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    for given, sections, level, form in (
+        ([], {"log_level": "error", "log_format": "json"}, "ERROR", JsonFormatter),
+        (["--log-level", "info"], {"log_level": "error"}, "INFO", TextFormatter),
+    ):
+        with serve.make_context("serve", ["demo", *given]) as context:
+            apply_section(context, with_section(context, "server", sections))
+        assert logging.getLevelName(root.level) == level
+        assert isinstance(root.handlers[0].formatter, form)

@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from omni_core.stage_logs import LEVEL, LEVELS, OUTPUT, level_of
 
@@ -36,7 +37,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record; ``stage`` and ``request_id`` where they are known."""
+    """One JSON object per record; ``stage`` and ``request_id`` where they are known, and the record's ``fields``, a mapping."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -47,6 +48,7 @@ class JsonFormatter(logging.Formatter):
             "request_id": getattr(record, "request_id", ""),
             "pid": record.process,
             "message": super().format(record).rstrip(),
+            **getattr(record, "fields", {}),
         }
         return json.dumps({name: value for name, value in document.items() if value not in ("", None)}, default=str)
 
@@ -64,6 +66,7 @@ class CommandHandler(logging.StreamHandler[TextIO]):
 
 
 FORMATS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
+_DEFAULTS = {"log_level": "WARNING", "log_format": "text"}
 _HELP = {
     "--log-level": "The least level that is logged, to standard error, here and in the stages.",
     "--log-format": "A line of text per record, or a JSON object.",
@@ -83,6 +86,17 @@ def configure(level: str, form: str) -> None:
     root.setLevel(number)
     # Prints of stages are for the person who runs them: they are shown unless only errors are wanted.
     logging.getLogger("omni.output").setLevel(min(number, logging.INFO) if number <= logging.WARNING else number)
+
+
+def apply_section(context: click.Context, values: Mapping[str, Any]) -> None:
+    """Set up logging by what a file says: ``log_level`` and ``log_format``, where no flag and no variable says it."""
+    for name in ("log_level", "log_format"):
+        contexts = (context, context.parent) if context.parent is not None else (context,)
+        sources = {each.get_parameter_source(name) for each in contexts}
+        if name in values and sources <= {ParameterSource.DEFAULT, None}:
+            chosen = context.meta.setdefault(__name__, dict(_DEFAULTS))
+            chosen[name] = values[name]
+            configure(chosen["log_level"], chosen["log_format"])
 
 
 def log_options(command: Command) -> Command:
@@ -113,7 +127,7 @@ def _option(
 
 
 def _chosen(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    chosen = context.meta.setdefault(__name__, {"log_level": "WARNING", "log_format": "text"})
+    chosen = context.meta.setdefault(__name__, dict(_DEFAULTS))
     if value is not None and option.name is not None:
         chosen[option.name] = value
         configure(chosen["log_level"], chosen["log_format"])

@@ -8,13 +8,13 @@ import math
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 from attrs import AttrsInstance, evolve, fields
 
+from omni_core.cli.logs import apply_section, log_options
 from omni_core.cli.source import SOURCE_OPTIONS, with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
@@ -22,6 +22,7 @@ from omni_core.errors import ConfigError, did_you_mean
 from omni_deploy.options import resolve_config
 from omni_deploy.predictions import read_prediction
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
+from omni_serve.logs import Background, access_log, audit_log, in_background, write
 from omni_serve.section import with_section
 from omni_serve.settings import Limits, RealtimeLimits, Settings
 
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False)
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 class _Setting(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic in new versions only
@@ -118,7 +118,8 @@ class _Setting(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gen
 @click.option(
     "--plan", type=_FILE, help="What `omni simulate --json` printed: the page shows it beside what is measured."
 )
-@click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="What is logged.")
+@click.option("--no-access-log", is_flag=True, help="Do not log a line for each request (omni.access).")
+@log_options
 @click.pass_context
 def serve(context: click.Context, /, **options: Any) -> None:
     """Serve PIPELINE to OpenAI's clients: a registered name, a deploy file or preset, a checkpoint folder or a hub id."""
@@ -156,10 +157,13 @@ def serve(context: click.Context, /, **options: Any) -> None:
             f"--admin {options['admin']}: no key has the scope admin; make one with `omni keys add NAME --scope admin` and give "
             "--keys, or name the path of a Unix socket"
         )
-    logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    apply_section(context, options)
+    access_log.setLevel(logging.WARNING if options["no_access_log"] else logging.INFO)
+    audit_log.setLevel(logging.INFO)
     config = completed(config, resolved.located)
     try:
-        asyncio.run(_serve(config, options, settings, listener, admin))
+        with in_background() as log:
+            asyncio.run(_serve(config, options, settings, listener, admin, log))
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(128 + signal.SIGINT)
     finally:
@@ -215,7 +219,7 @@ def _limits(option: str, kind: type[T], texts: tuple[str, ...]) -> T:
 
 
 async def _serve(
-    config: PipelineConfig, options: dict[str, Any], settings: Settings, listener: Any, admin: Any
+    config: PipelineConfig, options: dict[str, Any], settings: Settings, listener: Any, admin: Any, log: Background
 ) -> None:
     from omni_core import open_async
     from omni_serve.admin import create_admin_app
@@ -225,11 +229,12 @@ async def _serve(
     task = asyncio.current_task()
     assert task is not None
     at_signal: list[Callable[[], object]] = [task.cancel]
-    with signals(lambda: at_signal[-1]()):
+    hangup = Hangup()
+    with signals(lambda: at_signal[-1]()), hangup:
         # The queue before the pipeline is ours: it is fair, and what is in it can be given up.
         config = evolve(config, max_in_flight=max(config.max_in_flight, settings.concurrent))
-        pipe = open_async(config, on_progress=lambda stage, state: click.echo(f"{stage}: {state}", err=True))
-        async with pipe, AsyncExitStack() as stack:
+        pipe = open_async(config, on_progress=lambda stage, state: log.say(f"{stage}: {state}"))
+        async with pipe:
             app = create_app(pipe, settings)
             tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
             most = settings.limits.connections_per_address
@@ -243,52 +248,66 @@ async def _serve(
                 servers.append((web_server(operator, drain_seconds=1), admin))
 
             admission = app.state.server.admission
-            ending = Ending(admission, [server for server, _ in servers], settings.drain_seconds, _say)
+            ending = Ending(admission, [server for server, _ in servers], settings.drain_seconds, log.say)
             at_signal.append(ending)
-            stack.callback(_reload_at_hangup(app.state.server.keys))
+            hangup.ring = app.state.server.keys
             freeze_start()
-            _announce(app.state.server.model, listener, options)
+            _announce(app.state.server.model, listener, options, log.say)
             await asyncio.gather(*(server.serve(sockets=[each]) for server, each in servers))
             at_signal.append(lambda: None)  # a second signal must not cut the end of the pipeline's processes
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+class Hangup:
+    """Handles SIGHUP, which would end the process: the file of keys is read again, if there is one.
 
+    Attributes:
+        ring: the keys of the running server; ``None`` before it has read them.
+    """
 
-def _reload_at_hangup(ring: KeyRing) -> Callable[[], object]:
-    """Read the file of keys again at SIGHUP, if there is one; return what ends that."""
-    loop, tasks = asyncio.get_running_loop(), set[asyncio.Future[None]]()
+    def __init__(self, ring: KeyRing | None = None) -> None:
+        self.ring = ring
+        self._tasks = set[asyncio.Future[None]]()
 
-    async def reload() -> None:
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._begin)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.remove_signal_handler(signal.SIGHUP)
+
+    def _begin(self) -> None:
+        if self.ring is None or self.ring.path is None:
+            why = (
+                "the server is still starting"
+                if self.ring is None
+                else "there is no file of keys (--keys) to read again"
+            )
+            logger.warning("SIGHUP does nothing: %s", why)
+            return
+        self._tasks.add(task := asyncio.ensure_future(self._reload(self.ring)))
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self, ring: KeyRing) -> None:
         try:
             await asyncio.to_thread(ring.reload)
         except ConfigError as error:
             logger.error("the file of keys was not read again; the keys are as before: %s", error)
         else:
-            logger.info("the file of keys was read again: %d keys", len(ring.keys))
-
-    def begin() -> None:
-        tasks.add(task := asyncio.ensure_future(reload()))
-        task.add_done_callback(tasks.discard)
-
-    if ring.path is None:
-        return lambda: None
-    loop.add_signal_handler(signal.SIGHUP, begin)
-    return lambda: loop.remove_signal_handler(signal.SIGHUP)
+            write(audit_log, "done", "", method="SIGHUP", keys=len(ring.keys))
 
 
-def _announce(model: str, listener: Any, options: dict[str, Any]) -> None:
+def _announce(model: str, listener: Any, options: dict[str, Any], say: Callable[[str], object]) -> None:
     """Say where to call."""
     scheme = "https" if options["tls_cert"] else "http"
     if options["uds"]:
-        click.echo(f"Serving {model} at {options['uds']}", err=True)
+        say(f"Serving {model} at {options['uds']}")
         return
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     if not options["no_page"]:
-        click.echo(f"Talk to it at {scheme}://{host}:{port}/", err=True)
-    click.echo(f"Serving {model} at {scheme}://{host}:{port}/v1", err=True)
+        say(f"Talk to it at {scheme}://{host}:{port}/")
+    say(f"Serving {model} at {scheme}://{host}:{port}/v1")
 
 
 @click.group()

@@ -19,12 +19,15 @@ from omni_serve.bodies import too_large
 from omni_serve.body_budget import Held
 from omni_serve.errors import ApiError, api_error
 from omni_serve.identities import random_hex
+from omni_serve.logs import Audit, access_log, of_request, write
 from omni_serve.server import Server
 from omni_serve.streams import COMPLETE
 
 logger = logging.getLogger(__name__)
 
 _SAFE_ID = re.compile(rb"[\w.:-]{1,128}")
+
+_READS = ("GET", "HEAD", "OPTIONS")
 
 _BODY_SECONDS = 60.0
 """The time that a client has to send a whole body."""
@@ -34,7 +37,8 @@ class Guard:
     """Lets requests through to the application that it wraps.
 
     Args:
-        needs: the scope for a method and a path. keyless: whoever reaches it may do everything: a Unix socket of its owner's.
+        needs: the scope for a method and a path; where it is given, all that changes something is audited.
+        keyless: whoever reaches it may do everything: a Unix socket of its owner's.
         needs_key: also where the server itself asks for none. hosts, origins: by default those of the settings.
 
     Attributes:
@@ -53,7 +57,8 @@ class Guard:
         origins: Iterable[str] | None = None,
     ) -> None:
         self._app: ASGIApp | None = None
-        self._needs = needs or scope_needed
+        self._needs, self._audits_all = needs or scope_needed, needs is not None
+        self._audit = Audit()
         self._keyless, self._needs_key = keyless, needs_key
         self.origins = tuple(server.settings.cors_origins if origins is None else origins)
         self._hosts = {each.encode() for each in (server.settings.hosts if hosts is None else hosts)}
@@ -81,21 +86,38 @@ class Guard:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None
+        begun = time.perf_counter()
+        scope["omni.request_id"] = _request_id(scope).decode()
         try:
             if self._server.admission.draining:
                 raise self._server.admission.shutting_down()
             scope["omni.key"] = self._key(scope)
         except ApiError as error:
             await _deny(error, scope, receive, send)
+            self._done(scope, error.status, begun, error)
             return
-        await self._app(scope, receive, send)
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "websocket.accept":
+                status = 101
+            elif not status:
+                status = message.get("status", 403)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            self._done(scope, status, begun)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None
         begun = time.perf_counter()
         identity = _request_id(scope)
         scope["omni.request_id"] = identity.decode()
-        status, held, body = 0, False, Held(self._server.body_budget)
+        status, held, key, body = 0, False, None, Held(self._server.body_budget)
+        refused: ApiError | None = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -112,6 +134,7 @@ class Guard:
                 held = self._server.admission.hold(key)
             await self._app(scope, self._bounded(scope, receive, body), send_with_id)
         except ApiError as error:
+            refused = error
             if not status:
                 await error.response()(scope, receive, send_with_id)
         except Exception as error:
@@ -124,9 +147,26 @@ class Guard:
             body.give_back()
             if held and key is not None:
                 self._server.admission.release(key)
-            endpoint = getattr(scope.get("route"), "path", "other")
-            taken = time.perf_counter() - begun
-            self._server.metrics.answered(endpoint, scope.get("omni.status") or status, taken)
+            status = scope.get("omni.status") or status
+            taken = self._done(scope, status, begun, refused)
+            self._server.metrics.answered(
+                getattr(scope.get("route"), "path", "other"), status, taken, key.name if key is not None else None
+            )
+
+    def _done(self, scope: Scope, status: int, begun: float, refused: ApiError | None = None) -> float:
+        """Log a request that is over; return the seconds that it took."""
+        now, identity = time.perf_counter(), scope["omni.request_id"]
+        if refused is not None and refused.status in (401, 403):
+            self._audit.refused(scope, identity, refused.code or "", now)
+        elif self._is_audited(scope):
+            self._audit.done(scope, identity, status)
+        if access_log.isEnabledFor(logging.INFO):
+            write(access_log, "request", identity, **of_request(scope), status=status, seconds=round(now - begun, 4))
+        return now - begun
+
+    def _is_audited(self, scope: Scope) -> bool:
+        method = scope.get("method", "GET")
+        return method not in _READS and (self._audits_all or self._needs(method, get_route_path(scope)) == "voices")
 
     def _key(self, scope: Scope) -> Key | None:
         """Return the key of a request; ``None`` for an open path without one."""

@@ -51,12 +51,21 @@ class Metrics:
         self.tokens = Counter("omni_tokens", "Tokens, as far as the pipeline counts them", ["kind"], **common)
         self.cancelled = Counter("omni_requests_cancelled", "Requests whose client went away", **common)
         self._answers: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self.of_keys = Counter(
+            "omni_key_requests", "Requests by the name of their key, and status", ["key", "status"], **common
+        )
+        self._of_keys: dict[tuple[str, int], Counter] = {}
         self.sessions = Gauge("omni_sessions", "Open sessions on WebSockets", ["endpoint"], **common)
         self._snapshot = _Snapshot(pipeline, admission)
         self.registry.register(self._snapshot)
 
-    def answered(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count a request that is over. ``endpoint``: the path of its route, not of the request."""
+    def answered(self, endpoint: str, status: int, seconds: float, key: str | None = None) -> None:
+        """Count a request that is over. ``endpoint``: the path of its route, not of the request; ``key``: the name of its key."""
+        if key is not None:
+            counter = self._of_keys.get((key, status))
+            if counter is None:
+                counter = self._of_keys[key, status] = self.of_keys.labels(key, str(status))
+            counter.inc()
         found = self._answers.get((endpoint, status))
         if found is None:  # finding them by their labels takes as long as counting
             found = self.requests.labels(endpoint, str(status)), self.duration.labels(endpoint)

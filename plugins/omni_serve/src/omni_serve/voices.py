@@ -86,6 +86,7 @@ async def create_voice(request: Request) -> Response:
         if store.find(name, key) is not None:  # another request was faster
             raise _taken(name)
         voice = await asyncio.to_thread(store.add_voice, name, data, said, agreed, key.name)
+    request.scope["omni.audit"] = {"created": voice.id}
     return json_response(voice.as_openai())
 
 
@@ -146,6 +147,7 @@ async def create_consent(request: Request) -> Response:
     async with store.changing:
         store.check_room(store.consents, owner)
         consent = await asyncio.to_thread(store.add_consent, name, language, data, owner)
+    request.scope["omni.audit"] = {"created": consent.id}
     return json_response(consent.as_openai())
 
 
