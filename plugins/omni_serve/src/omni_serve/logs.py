@@ -115,6 +115,11 @@ class Background(logging.Handler):
             self._records.put(None, timeout=seconds)
         self._thread.join(seconds)
 
+    @property
+    def is_stalled(self) -> bool:
+        """Return if a write is still waited for after :meth:`stop`."""
+        return self._thread.is_alive()
+
     def _put(self, record: logging.LogRecord | str) -> None:
         try:
             self._records.put_nowait(record)
