@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 from omni_core.client.messages import MediaPolicy
 from omni_core.errors import InvalidRequestError
-from omni_media import Reader
+from omni_media import Reader, reader
 
 DATA = b"\x00\x01content"
 BASE64 = base64.b64encode(DATA).decode()
@@ -133,10 +134,10 @@ async def test_a_missing_file_is_named() -> None:
 
 
 async def test_the_limit_is_for_the_whole_request() -> None:
-    reader = Reader(MediaPolicy(max_bytes=10))
-    assert len(await reader.values("image", [b"x" * 6, b"x" * 4])) == 2
+    limited = Reader(MediaPolicy(max_bytes=10))
+    assert len(await limited.values("image", [b"x" * 6, b"x" * 4])) == 2
     with pytest.raises(InvalidRequestError, match="image: the media of this request are over the limit"):
-        await reader.values("image", b"x")
+        await limited.values("image", b"x")
     with pytest.raises(InvalidRequestError, match=r"image\[1\]: the media"):
         await Reader(MediaPolicy(max_bytes=10)).values("image", [b"x" * 6, b"x" * 6])
 
@@ -145,3 +146,56 @@ async def test_the_limit_is_for_the_whole_request() -> None:
 async def test_a_path_that_cannot_be_looked_up_is_no_file(path: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"content\[0\]\.path: no such file: "):
         await part({"type": "image", "path": path}, MediaPolicy())
+
+
+LARGE = MediaPolicy(allow_paths=False, max_bytes=2**26)
+
+
+@pytest.mark.parametrize("size", [reader._STEP // 4 * 3, reader._STEP // 4 * 3 + 1, 2**20 + 1])
+async def test_large_media_are_decoded_in_steps(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a C function is not interrupted, in a thread neither."""
+    steps = []
+    decode = base64.b64decode
+
+    def counted(text: str, **options: Any) -> bytes:
+        steps.append(len(text))
+        return decode(text, **options)
+
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    text = base64.b64encode(data).decode()
+    monkeypatch.setattr(base64, "b64decode", counted)
+    read = await part({"type": "input_audio", "input_audio": {"data": text, "format": "wav"}}, LARGE)
+    assert read["data"] == data
+    assert max(steps) <= reader._STEP
+    assert sum(steps) == len(text)
+
+
+async def test_large_text_that_is_no_base64_is_refused() -> None:
+    good = "QUJD" * (reader._STEP // 4)
+    for bad in (good[:-1] + "=" + good, good[:-4] + "QQ==" + good, good + "!", good + "Q", good + "é"):
+        for given in (
+            {"type": "input_audio", "input_audio": {"data": bad}},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{bad}"}},
+        ):
+            with pytest.raises(InvalidRequestError, match="is not base64: "):
+                await part(given, LARGE)
+
+
+async def test_long_urls_are_not_kept() -> None:
+    """urllib keeps the last URLs that it has split."""
+    urlsplit.cache_clear()
+    long = "QUJD" * 10_000
+    await part({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{long}"}}, LARGE)
+    await part({"type": "image_url", "image_url": {"url": f" DATA:image/png;base64,{long}"}}, LARGE)
+    with pytest.raises(InvalidRequestError, match="must be a URL") as caught:
+        await part({"type": "image_url", "image_url": {"url": f"http://{long}"}}, LARGE)
+    assert len(str(caught.value)) < 500
+    assert urlsplit.cache_info().currsize == 0
+
+
+async def test_many_escapes_in_a_url_are_refused() -> None:
+    url = {"type": "image_url", "image_url": {"url": "data:image/png," + "%41" * 100_000}}
+    assert (await part(url, LARGE))["data"] == b"A" * 100_000
+    url["image_url"]["url"] += "%41"  # type: ignore[index]
+    with pytest.raises(InvalidRequestError, match=r"more than 100000 bytes as %XX; send them in base64"):
+        await part(url, LARGE)

@@ -47,10 +47,10 @@ def test_exactly_what_is_outside_of_strings_counts(value: Any, piece: int, ascii
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_input, "PIECE_BYTES", piece)
         patch.setattr(json_input, "VALUE_BYTES", math.inf)
-        check_values(data, count + 1)
+        check_values(data, count + 1, 10**6)
         if count:
             with pytest.raises(ApiError, match=f"more than {count - 1} values"):
-                check_values(data, count - 1)
+                check_values(data, count - 1, 10**6)
 
 
 @given(values, st.integers(1, 9), st.sampled_from(["NaN", "Infinity", "-Infinity"]))
@@ -59,7 +59,7 @@ def test_no_numbers_are_found_wherever_they_are_cut(value: Any, piece: int, word
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_input, "PIECE_BYTES", piece)
         with pytest.raises(ApiError) as caught:
-            check_values(data, 1000)
+            check_values(data, 1000, 10**6)
     assert caught.value.code == "invalid_json"
 
 
@@ -75,7 +75,7 @@ def test_no_numbers_are_found_wherever_they_are_cut(value: Any, piece: int, word
     ],
 )
 def test_texts_of_any_kind_are_one_value(text: bytes) -> None:
-    check_values(b'{"a":"%b","b":"%b"}' % (text, text), 10)
+    check_values(b'{"a":"%b","b":"%b"}' % (text, text), 10, 2**21)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,39 @@ def test_many_values_are_refused_at_once(data: bytes) -> None:
     """Without a look at the rest: the work does not grow with the body."""
     begun = time.process_time()
     with pytest.raises(ApiError, match="more than 50000 values") as caught:
-        check_values(data, 50_000)
+        check_values(data, 50_000, 10**6)
     assert (caught.value.status, caught.value.code) == (413, "too_many_values")
     assert time.process_time() - begun < 0.5  # an idle machine: 0.02
+
+
+@pytest.mark.parametrize("piece", [1009, 2**17])
+@pytest.mark.parametrize(
+    ("texts", "fits"),
+    [
+        pytest.param([b"a" * 2**20], True, id="media"),
+        pytest.param([b"QUJD" * 14 + b"QUJ\\/"] * 2**13, True, id="media with escaped slashes"),
+        pytest.param([b"\\u4e2d" * 50_000, b"a" * 2**20], True, id="a text beside media"),
+        pytest.param(["😀".encode() * 50_000, b"a" * 2**20], True, id="letters beside media"),
+        pytest.param([b"a" * 2**20 + "😀".encode()], False, id="a letter at the end"),
+        pytest.param(["é".encode() + b"a" * 2**20], False, id="a letter at the begin"),
+        pytest.param([b"\\ud83d\\ude00" + b"a" * 2**20], False, id="an escaped letter at the begin"),
+        pytest.param([b"a" * 2**20 + b"\\u4e2d"], False, id="an escaped letter at the end"),
+        pytest.param([b"\\n" * 2**18], False, id="line breaks"),
+        pytest.param([b"\\n" * 100] * 2**12, False, id="line breaks in many texts"),
+        pytest.param([b"\\\\" * 50_000], True, id="backslashes"),
+    ],
+)
+def test_long_texts_that_are_no_media_are_refused(
+    texts: list[bytes], fits: bool, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_input, "PIECE_BYTES", piece)
+    data = b"[" + b",".join(b'"%b"' % each for each in texts) + b"]"
+    if fits:
+        check_values(data, 10_000, 50_000)
+    else:
+        with pytest.raises(ApiError, match="over the limit of 50000 characters") as caught:
+            check_values(data, 10_000, 50_000)
+        assert caught.value.status == 413
 
 
 @pytest.mark.asyncio

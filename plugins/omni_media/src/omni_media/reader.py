@@ -6,6 +6,7 @@ file), or an array: ``image``, ``frames``, or ``samples`` with ``sample_rate``.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import mimetypes
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,15 @@ from omni_core.client.messages import KINDS, MediaPolicy, Recording
 from omni_core.errors import InvalidRequestError, shown
 
 _SCHEMES = ("data:", "http://", "https://", "file://")
+
+_SHORT = 100
+_STEP = 4 * 2**16  # characters of base64: a multiple of 4
+
+_URL_CHARACTERS = 16 * 1024
+"""The longest URL that is looked at, but for ``data:`` URLs."""
+
+_ESCAPES = 100_000
+"""The most bytes that a ``data:`` URL has as ``%XX``: each costs fifty times as much as one in base64."""
 
 
 class Reader:
@@ -66,9 +76,11 @@ class Reader:
             return {"type": kind, **await self._located(fields.get("url"), f"{where}.{name}.url")}
         if name == "input_audio":
             fields = self._fields(part.get(name), f"{where}.{name}", ("data", "format"))
-            return {"type": "audio", "data": self._base64(fields.get("data"), f"{where}.{name}.data")}
+            return {"type": "audio", "data": await self._base64(fields.get("data"), f"{where}.{name}.data")}
         if name == "file":
-            return self._file(self._fields(part.get(name), f"{where}.file", ("file_data", "filename")), f"{where}.file")
+            return await self._file(
+                self._fields(part.get(name), f"{where}.file", ("file_data", "filename")), f"{where}.file"
+            )
         return dict(part)
 
     def _fields(self, value: Any, where: str, known: tuple[str, ...]) -> Mapping[str, Any]:
@@ -121,13 +133,14 @@ class Reader:
         raise InvalidRequestError(f"{where}: must be a path, a URL, bytes, or {array[kind]}; is {type(value).__name__}")
 
     async def _located(self, url: Any, where: str) -> dict[str, Any]:
+        if isinstance(url, str) and url[:_SHORT].lstrip()[:5].lower() == "data:":
+            return {"data": (await self._data_url(url, where))[1]}
         try:
-            parts = urlsplit(url) if isinstance(url, str) else None
+            # It keeps what it has split: long texts must not get there.
+            parts = urlsplit(url) if isinstance(url, str) and len(url) <= _URL_CHARACTERS else None
         except ValueError as error:
             raise InvalidRequestError(f"{where}: is not a URL: {error}") from None
         scheme = parts.scheme if parts is not None else ""
-        if scheme == "data":
-            return {"data": self._data_url(url, where)[1]}
         if scheme == "file" and parts is not None:
             return self._path(Path(unquote(parts.path)), where)
         if scheme not in ("http", "https"):
@@ -153,14 +166,14 @@ class Reader:
                 return {"path": str(path)}
         raise InvalidRequestError(f"{where}: no such file: {path!s:.300}")
 
-    def _file(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    async def _file(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         content, name = fields.get("file_data"), str(fields.get("filename") or "")
         guessed = mimetypes.guess_type(name)[0]
         where = f"{where}.file_data"
         if isinstance(content, str) and content.startswith("data:"):
-            said, data = self._data_url(content, where)
+            said, data = await self._data_url(content, where)
         else:
-            said, data = "", self._base64(content, where)
+            said, data = "", await self._base64(content, where)
         mime = said or guessed or "a file of unknown type"
         if mime.partition("/")[0] in KINDS:
             return {"type": mime.partition("/")[0], "data": data}
@@ -171,22 +184,25 @@ class Reader:
             raise InvalidRequestError(f"{where}: the text is not UTF-8") from None
         raise InvalidRequestError(f"{where}: {mime} cannot be read; images, sound, video and text can")
 
-    def _data_url(self, url: str, where: str) -> tuple[str, bytes]:
+    async def _data_url(self, url: str, where: str) -> tuple[str, bytes]:
         """Return the media type and the content of a ``data:`` URL."""
         header, comma, body = url.removeprefix("data:").partition(",")
         if not comma:
             raise InvalidRequestError(f"{where}: a data: URL has a comma before its content")
         mime = header.partition(";")[0]
         if header.endswith(";base64"):
-            return mime, self._base64(body, where)
+            return mime, await self._base64(body, where)
+        if body.count("%") > _ESCAPES:
+            raise InvalidRequestError(f"{where}: has more than {_ESCAPES} bytes as %XX; send them in base64")
         return mime, self._counted(unquote_to_bytes(body), where)
 
-    def _base64(self, text: Any, where: str) -> bytes:
+    async def _base64(self, text: Any, where: str) -> bytes:
         if not isinstance(text, str) or not text:
             raise InvalidRequestError(f"{where}: must be text in base64, is {shown(text)}")
         self._check(len(text) * 3 // 4 - 2, where)
         try:
-            return self._counted(base64.b64decode(text, validate=True), where)
+            decoded = _decoded(text) if len(text) <= _STEP else await asyncio.to_thread(_decoded, text)
+            return self._counted(decoded, where)
         except ValueError as error:  # of binascii, or for letters outside ASCII
             raise InvalidRequestError(f"{where}: is not base64: {error}") from None
 
@@ -199,6 +215,14 @@ class Reader:
         if size > self._left:
             limit = f"{self._policy.max_bytes / 2**20:g} MiB"
             raise InvalidRequestError(f"{where}: the media of this request are over the limit of {limit} (max_bytes)")
+
+
+def _decoded(text: str) -> bytes:
+    """Decode base64 in steps: one call would hold the interpreter's lock for all of it. Raises ValueError."""
+    pieces = [base64.b64decode(text[start : start + _STEP], validate=True) for start in range(0, len(text), _STEP)]
+    if any(len(each) < _STEP // 4 * 3 for each in pieces[:-1]):
+        raise ValueError("Excess data after padding")
+    return b"".join(pieces)
 
 
 def _samples(samples: Any, rate: Any, where: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Reads JSON of clients with bounded work: its values are counted in the raw bytes before an object of any of them exists.
 
 A parser holds the interpreter's lock from its first byte to its last, in a thread too. What bounds that time, and the memory, is the
-number of values; long texts (media in base64) are cheap. So the count is of what is outside of strings, piece by piece.
+number of values; long texts (media in base64) are cheap, but for escapes and letters outside ASCII. So the count is of what is outside of
+strings, piece by piece, and of what makes texts dear, which media have not.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ VALUE_BYTES = 32
 KEY_CHARACTERS = 1000
 """The longest key of an object: keys are names, which messages tell and which are looked for among others."""
 
+_ESCAPES_OF_CHARACTER, _BYTES_OF_CHARACTER = 2, 12
+"""Backslashes, and bytes in JSON, of one character of a text at most; media in base64 have one backslash for 60 characters, if at all."""
 _EVENT = TypeAdapter(dict[str, Any])
 
 _NO_NUMBER = re.compile(rb"NaN|Infinity")
@@ -62,35 +65,51 @@ def _read(
     data: bytes | bytearray | str, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str]
 ) -> T:
     given = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    check_values(given, limits.json_values)
+    check_values(given, limits.json_values, limits.text_characters)
     parsed = parse(given)
     if len(given) > INLINE_BYTES:
         check_texts(parsed, media, int(limits.text_body_mib * 2**20))
     return parsed
 
 
-def check_values(data: bytes | bytearray, most: int) -> None:
-    """Refuse JSON with more than ``most`` values, or with ``NaN``, without parsing it. The count is right up to the first error of syntax.
+def check_values(data: bytes | bytearray, most: int, characters: int) -> None:
+    """Refuse JSON with more than ``most`` values, with ``NaN``, or with long texts of other letters, without parsing it.
+
+    The count is right up to the first error of syntax, where a parser stops.
+
+    Args:
+        characters: of all texts that are no media.
 
     Raises:
         ApiError: 400 or 413.
     """
-    inside = False  # of a string
-    strings = values = size = at = 0
+    inside = is_wide = False  # in a string; it has letters outside ASCII, so that all of it takes more memory
+    strings = values = size = escapes = length = at = 0
     last = b""
     while at < len(data):
         piece = bytes(data[at : at + PIECE_BYTES])
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape is not cut in two
             piece = bytes(data[at : at + len(piece) + 1])
         at += len(piece)
-        if b"\\" in piece:
+        if count := piece.count(b"\\"):
+            escapes += count
+            if escapes > _ESCAPES_OF_CHARACTER * characters:
+                raise _too_long(characters)
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         quotes = piece.count(b'"')
         strings += quotes
         if strings // 2 > most + 1:
             raise _too_many(most)
-        outside = b"".join(piece.split(b'"')[inside::2])
+        parts = piece.split(b'"')
+        if inside:
+            is_wide = is_wide or _is_wide(parts[0])
+            length += len(parts[0])
+            if is_wide and length > _BYTES_OF_CHARACTER * characters:
+                raise _too_long(characters)
+        outside = b"".join(parts[inside::2])
         inside ^= bool(quotes % 2)
+        if inside and quotes:
+            is_wide, length = _is_wide(parts[-1]), len(parts[-1])
         values += outside.count(b",") + outside.count(b":") + outside.count(b"[") + outside.count(b"{")
         size += len(outside.translate(None, b" \t\r\n"))
         if values > most or size > VALUE_BYTES * most:
@@ -99,6 +118,18 @@ def check_values(data: bytes | bytearray, most: int) -> None:
         if _NO_NUMBER.search(last):
             raise invalid("The body is not valid JSON: NaN and Infinity are no numbers of JSON", code="invalid_json")
         last = last[-len(b"Infinity") :]
+
+
+def _is_wide(text: bytes) -> bool:
+    return not text.isascii() or b"\\u" in text
+
+
+def _too_long(characters: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The texts in the JSON are over the limit of {characters} characters (text_characters).",
+        code="string_above_max_length",
+    )
 
 
 def _too_many(most: int) -> ApiError:

@@ -33,7 +33,7 @@ class Limits:
 
     body_mib: float = 64.0
     text_body_mib: float = 1.0
-    json_values: int = 50_000
+    json_values: int = 40_000
     media_mib: float = 32.0
     media_parts: int = 64
     image_pixels: int = 50_000_000
