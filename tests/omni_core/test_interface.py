@@ -101,6 +101,7 @@ def test_plain_parameters_mean_speech_where_there_is_no_text() -> None:
         ({"seed": 2**63}, ["params.seed", "below 2**63"]),
         ({"stop": ""}, ["params.stop"]),
         ({"stop": ["a", "b", "c"]}, ["params.stop", "at most 2"]),
+        ({"stop": ["a", "b" * 1001]}, ["params.stop", "at most 1000 characters", "..."]),
         ({"return_codes": 1}, ["params.return_codes: must be true or false, is 1"]),
         ([], ["params: must be a mapping"]),
     ],

@@ -23,6 +23,9 @@ SEED = "seed"
 VOICE = "speaker"
 """The key of a request's ``metadata`` that names the voice, of pipelines that have a choice of voices."""
 
+STRINGS_CHARACTERS = 1000
+"""The longest text in a list of ``strings``: each is looked for at every step."""
+
 TYPES = ("number", "integer", "boolean", "string", "strings", "integers", "mapping")
 """Types of a :class:`Parameter`. ``string``: an integer is taken as its digits. ``strings``: non-empty texts; a single one may be
 given without a list. ``mapping``: its reader checks the keys and values."""
@@ -76,7 +79,8 @@ class Parameter:
         if self.choices:
             return f"one of: {', '.join(self.choices)}"
         if self.type == "strings":
-            return "a non-empty text or a list" + ("" if self.maximum is None else f" of at most {self.maximum:g}")
+            most = "" if self.maximum is None else f" of at most {self.maximum:g}"
+            return f"a non-empty text of at most {STRINGS_CHARACTERS} characters, or a list{most}"
         if self.type in ("boolean", "string", "mapping"):
             return {"boolean": "true or false", "string": "a text", "mapping": "a mapping"}[self.type]
         kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
@@ -115,7 +119,9 @@ class Parameter:
         if self.type == "string":
             return isinstance(value, str) and (not self.choices or value.casefold() in map(str.casefold, self.choices))
         if self.type == "strings":
-            texts = isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value)
+            texts = isinstance(value, list | tuple) and all(
+                isinstance(each, str) and 0 < len(each) <= STRINGS_CHARACTERS for each in value
+            )
             return texts and (self.maximum is None or len(value) <= self.maximum)
         if self.type == "integers":
             several = isinstance(value, list | tuple | set | frozenset)

@@ -75,8 +75,10 @@ async def create_chat_completion(request: Request) -> Response:
     server = server_of(request)
     asked = await body_of(request, ChatRequest, media=["messages"])
     chat = await Chat.make(server, request, asked)
-    if asked.stream:
-        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+    streamed, options = asked.stream, asked.stream_options
+    del asked  # its media are here a second time, and an answer may take long
+    if streamed:
+        usage = options is not None and bool(options.include_usage)
         pieces = chat.stream(include_usage=usage)
         return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
     return await media_response(await unless_gone(request, chat.whole()))

@@ -20,7 +20,7 @@ from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
 from omni_serve.json_input import check_text, read_event
 from omni_serve.sentences import SentenceCutter
-from omni_serve.server import Server, server_of
+from omni_serve.server import Server, key_of, server_of
 from omni_serve.sockets import ended, sent
 from omni_serve.speech import Speaker, SpeechOptions
 
@@ -41,7 +41,7 @@ async def speak_stream(socket: WebSocket) -> None:
     server = server_of(socket)
     await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
     async with ended(socket, _error_event):
-        with server.metrics.sessions.labels("/v1/audio/speech/stream").track_inprogress():
+        with server.enter_session(key_of(socket), "/v1/audio/speech/stream"):
             await _Session(server, socket).run()
         await socket.close()
 
