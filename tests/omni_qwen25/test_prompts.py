@@ -20,7 +20,9 @@ def test_code_beside_the_tokenizer_is_neither_run_nor_asked_for(
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text('{"model_type": "own"}')  # no model of transformers, whose own class would be taken
+    (folder / "config.json").write_text(
+        '{"model_type": "own"}'
+    )  # no model of transformers, whose own class would be taken
     questions: list[object] = []
     monkeypatch.setattr("builtins.input", lambda *text: questions.append(text) or "y")
     with pytest.raises(ConfigError, match="contains custom code"):
