@@ -115,6 +115,7 @@ class Coordinator:
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
         """
         tracked = self._admit(request, request_id, wants_partial=True)
+        del request  # its inputs are large, and its events may take long
         try:
             while True:
                 while tracked.events:

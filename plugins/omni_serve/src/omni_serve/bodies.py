@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
@@ -64,17 +65,17 @@ async def body_of(request: Request, model: type[M], *, media: Collection[str] = 
     return await read_json(body, model.model_validate_json, limits, media)
 
 
-async def _content(request: Request, most_mib: float) -> bytearray:
+async def _content(request: Request, most_mib: float) -> bytes:
     """Return the body, which the request does not keep: it is large, and needed once. The guard bounds the time that it takes."""
-    most, body = int(most_mib * 2**20), bytearray()
+    most, body = int(most_mib * 2**20), io.BytesIO()
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
         raise too_large(int(length), most_mib)
     async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise too_large(len(body), most_mib)
-    return body
+        body.write(piece)
+        if body.tell() > most:
+            raise too_large(body.tell(), most_mib)
+    return body.getvalue()  # not a copy
 
 
 def too_large(size: int, most_mib: float) -> ApiError:

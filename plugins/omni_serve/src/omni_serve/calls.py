@@ -18,6 +18,7 @@ from omni_core.errors import RequestAbortedError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
 from omni_serve.auth import Key
+from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.identities import random_hex
@@ -43,7 +44,9 @@ class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
 
     Attributes:
-        speech: true if it is answered with speech. counted: the guard has counted it as a request of its key in progress.
+        speech: true if it is answered with speech.
+        body: what it holds of the budget of bodies, until the pipeline has its inputs; the guard has counted it as a request of its key in
+            progress.
         arrived: ``time.perf_counter`` of its arrival.
         usage: tokens by name, as the pipeline counts them. result: the whole text, as the pipeline gave it.
     """
@@ -52,7 +55,7 @@ class Call:
     key: Key
     request: OmniRequest
     speech: bool
-    counted: bool = field(default=False, kw_only=True)
+    body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
     identity: str = field(factory=lambda: random_hex(16))
     usage: dict[str, int] = field(factory=dict)
@@ -71,16 +74,19 @@ class Call:
         """
         server = self.server
         server.units.check(speech=self.speech)
-        if not self.counted:
+        if self.body is None:
             server.admission.count(self.key)
-        place = server.admission.admit(self.key, held=self.counted)
+        place = server.admission.admit(self.key, held=self.body is not None)
         timeout = self.request.timeout or server.settings.request_seconds or None
-        request = evolve(self.request, timeout=timeout, stream=True)
         try:
             async with place:
-                request = await with_recordings(request)
-                async with aclosing(as_generator(server.pipe.stream(request, self.identity))) as events:
+                request = await with_recordings(evolve(self.request, timeout=timeout, stream=True))
+                events = as_generator(server.pipe.stream(request, self.identity))
+                self.request = request = request.without_inputs()  # they are large, and the answer may take long
+                async with aclosing(events):
                     async for event in events:
+                        if self.body is not None:
+                            self.body.give_back()
                         piece = self._piece(event.data)
                         if piece is not None:
                             yield piece

@@ -129,7 +129,7 @@ class Chat:
         server.apply_session(request, parameters.metadata)
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
         form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
-        call = Call(server, key, omni, speech, counted=True, arrived=arrived)
+        call = Call(server, key, omni, speech, body=request.scope["omni.body"], arrived=arrived)
         return cls(server, call, asked.model, form if speech else None, tools.reader() if tools is not None else None)
 
     # --- whole -----------------------------------------------------------------------------------------------------------

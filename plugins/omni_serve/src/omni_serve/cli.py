@@ -227,8 +227,17 @@ async def _serve(
     from omni_core import open_async
     from omni_serve.admin import create_admin_app
     from omni_serve.app import create_app
-    from omni_serve.listening import LOOPBACK_HOSTS, Ending, freeze_start, is_loopback, signals, web_server
+    from omni_serve.listening import (
+        LOOPBACK_HOSTS,
+        Ending,
+        freeze_start,
+        is_loopback,
+        return_memory,
+        signals,
+        web_server,
+    )
 
+    return_memory()
     task = asyncio.current_task()
     assert task is not None
     at_signal: list[Callable[[], object]] = [task.cancel]

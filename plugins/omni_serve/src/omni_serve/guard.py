@@ -116,7 +116,8 @@ class Guard:
         begun = time.perf_counter()
         identity = _request_id(scope)
         scope["omni.request_id"] = identity.decode()
-        status, held, key, body = 0, False, None, Held(self._server.body_budget)
+        status, held, key = 0, False, None
+        body = scope["omni.body"] = Held(self._server.body_budget)
         refused: ApiError | None = None
 
         async def send_with_id(message: Message) -> None:
@@ -222,8 +223,6 @@ class Guard:
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         if length.isdigit() and int(length) > self._most:
             raise self._too_large(int(length))
-        if length.isdigit():
-            held.check(int(length))
         left, whole, until = self._most, False, 0.0
         complete: Callable[[], bool] = scope.get("extensions", {}).get(COMPLETE, {}).get("complete", bool)
 
@@ -234,7 +233,9 @@ class Guard:
             if complete():
                 message = await receive()
             else:
-                until = until or asyncio.get_running_loop().time() + _BODY_SECONDS
+                if not until:
+                    await held.wait(int(length) if length.isdigit() else 0)
+                    until = asyncio.get_running_loop().time() + _BODY_SECONDS
                 try:
                     async with asyncio.timeout_at(until):
                         message = await receive()

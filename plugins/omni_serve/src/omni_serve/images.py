@@ -199,7 +199,7 @@ class Images:
         content = [*given, {"type": "text", "text": asked.prompt}]
         inputs = {"messages": [{"role": "user", "content": content}]}
         omni = OmniRequest(inputs, parameters.params, ["image"], parameters.metadata)
-        call = _ImageCall(server, key_of(request), omni, speech=False, counted=True, arrived=arrived)
+        call = _ImageCall(server, key_of(request), omni, speech=False, body=request.scope["omni.body"], arrived=arrived)
         return cls(asked, call, kind)
 
     async def whole(self) -> dict[str, Any]:

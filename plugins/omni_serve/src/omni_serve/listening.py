@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import logging
@@ -133,6 +134,20 @@ def web_server(
     config.addresses = Addresses(connections_per_address)
     config.load()  # imports the protocols now, before freeze_start()
     return WebServer(config)
+
+
+def return_memory() -> None:
+    """Let the C library give large blocks back to the system when they are freed, as it does at first.
+
+    Once it has seen blocks of 32 MiB freed, it keeps up to 64 MiB of them in each thread's heap (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, 256 * 1024)
+        set_option(_M_ARENA_MAX, 2)
+
+
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 def freeze_start() -> None:

@@ -26,7 +26,7 @@ class Limits:
         text_characters: of all texts of a request.
         speech_characters: of a text to speak, 4,096 in OpenAI's API.
         upload_mib: a recording of a voice, or of a consent.
-        bodies_mib: the bodies of all requests in progress together.
+        bodies_mib: the bodies of all requests together, until the pipeline has them; further ones wait.
         key_share: the part of ``bodies_mib``, of the places in the pipeline and of the queue that one key may have where there are several.
         connections_per_address: connections from one address; raise it where a proxy brings all clients.
     """
@@ -42,7 +42,7 @@ class Limits:
     text_characters: int = 1_000_000
     speech_characters: int = 4096
     upload_mib: float = 10.0
-    bodies_mib: float = 512.0
+    bodies_mib: float = 64.0
     key_share: float = 0.75
     connections_per_address: int = 1024
 

@@ -105,7 +105,7 @@ class Speaker:
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
-        self._counted = connection.scope["type"] == "http"
+        self._body = connection.scope.get("omni.body")
         self._encoder: Encoder | None = None
 
     def call(self, text: str) -> Call:
@@ -134,7 +134,7 @@ class Speaker:
             [each for each in ("text", "audio") if each in outputs],
             self._parameters.metadata,
         )
-        return Call(self._server, self._key, request, speech=True, counted=self._counted, arrived=arrived)
+        return Call(self._server, self._key, request, speech=True, body=self._body, arrived=arrived)
 
     async def encoded(self, call: Call, *, last: bool = True) -> AsyncGenerator[bytes]:
         """Yield the file's bytes for a text; ``last``: it ends with it."""

@@ -93,7 +93,7 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     inputs = {"messages": [{"role": "user", "content": content}]}
     omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
     return (
-        Call(server, key_of(request), omni, speech=False, counted=True),
+        Call(server, key_of(request), omni, speech=False, body=request.scope["omni.body"]),
         answer,
         streamed == "true",
         seconds,
