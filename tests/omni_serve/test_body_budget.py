@@ -11,7 +11,7 @@ import pytest
 from omni_serve_clients import http_client
 
 from omni_core import AsyncPipe
-from omni_serve import Settings, create_app
+from omni_serve import Settings, body_budget, create_app
 from omni_serve.auth import KeyRing
 from omni_serve.body_budget import BodyBudget, Held
 from omni_serve.errors import ApiError
@@ -56,9 +56,31 @@ def test_a_whole_body_fits_in_and_what_is_given_back_is_free() -> None:
     assert filled(shared, "second") == 8
 
 
+@pytest.mark.asyncio
+async def test_bodies_wait_for_room_in_their_order() -> None:
+    shared = budget(2, Limits(bodies_mib=4, body_mib=1, key_share=0.75))
+    first, small = Held(shared, "first"), Held(shared, "second")
+    await first.wait(3 * MIB)
+    later = [asyncio.ensure_future(Held(shared, key).wait(size * MIB)) for key, size in (("first", 2), ("second", 2))]
+    await asyncio.sleep(0)
+    await small.wait(1000)  # it needs no room
+    small.take(1000)
+    first.take(MIB)  # what it has waited for is not counted twice
+    assert (shared.held, [job.done() for job in later]) == (3 * MIB + 1000, [False, False])
+    first.give_back()
+    await asyncio.sleep(0)
+    assert (shared.held, [job.done() for job in later]) == (2 * MIB + 1000, [True, False])
+    later[1].cancel()
+    await asyncio.gather(*later, return_exceptions=True)
+    shared.give_back("first", 2 * MIB)
+    small.give_back()
+    assert (shared.held, shared._waiting) == (0, [])
+
+
 @pytest.mark.asyncio(loop_scope="session")
-async def test_stalled_bodies_are_bounded_together(pipe: AsyncPipe) -> None:
+async def test_stalled_bodies_are_bounded_together(pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any kind; and all is given back when they end."""
+    monkeypatch.setattr(body_budget, "WAIT_SECONDS", 0.05)
     app = create_app(pipe, Settings(limits=Limits(bodies_mib=1, body_mib=1, text_body_mib=1)))
     shared = app.state.server.body_budget
     go_on = asyncio.Event()
