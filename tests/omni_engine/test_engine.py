@@ -457,3 +457,37 @@ def test_a_step_that_does_not_end_is_seen_in_the_inbox(engine: Open) -> None:
     collect(scheduler, 1)
     while scheduler.inbox.read_at < float("inf"):  # it is idle soon
         time.sleep(0.001)
+
+
+def test_a_request_whose_outputs_are_not_read_is_left_out_and_the_others_go_on(engine: Open) -> None:
+    scheduler = engine()
+    sampling = SamplingParams(max_new_tokens=300, suppressed_ids=frozenset([toy_model.POISON_TOKEN]))
+    paused = threading.Event()
+
+    def pause_first(request: ARRequest, token: int) -> None:
+        if request.request_id == "slow" and not paused.is_set():
+            scheduler.pause("slow", True)
+            paused.set()
+
+    emit = scheduler.loop._runner.emit
+    scheduler.loop._runner.emit = lambda request, token: (pause_first(request, token), emit(request, token))[1]  # type: ignore[method-assign]
+    ask(scheduler, "slow", [3, 4], sampling=sampling)
+    paused.wait(5)
+    ask(scheduler, "other", [5, 6], sampling=sampling)
+    assert collect(scheduler, 1).keys() == {"other"}
+    while scheduler.inbox.read_at < float("inf"):  # it sleeps: nothing can be computed
+        time.sleep(0.001)
+    assert scheduler.statistics()["running"] == 1
+    scheduler.pause("slow", False)
+    assert collect(scheduler, 1)["slow"].data["ids"] == generate(MODEL, [3, 4], sampling)
+
+
+def test_a_request_that_is_paused_can_be_aborted(engine: Open) -> None:
+    scheduler = engine()
+    ask(scheduler, "slow", [3, 4], sampling=SamplingParams(max_new_tokens=300))
+    scheduler.pause("slow", True)
+    scheduler.abort("slow")
+    scheduler.pause("slow", False)
+    ask(scheduler, "other", [5, 6])
+    assert collect(scheduler, 1).keys() == {"other"}
+    assert scheduler.loop.paused == set()

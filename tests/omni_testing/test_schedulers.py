@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
 from stepping import Counting
 
-from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.base import Scheduler
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_testing import SchedulerConformance, StepSchedulerConformance
 
@@ -54,3 +55,27 @@ class TestSteps(StepSchedulerConformance):
 
     def bad_at_a_step(self) -> Any:
         return {"goal": 3, "wall": 1}
+
+
+def test_a_request_that_is_paused_is_left_out_of_the_steps() -> None:
+    scheduler = Counting()
+    for name in ("slow", "other"):
+        scheduler.inbox.put(IncomingMessage(name, "new_request", StagePayload(name, OmniRequest(), {"goal": 20})))
+    scheduler.turn()
+    scheduler.pause("slow", True)
+    thread = threading.Thread(target=scheduler.start, daemon=True)
+    thread.start()
+    while (message := scheduler.outbox.get(5)) is not None and message.type != "result":
+        continue
+    assert message is not None
+    assert message.request_id == "other"
+    while scheduler.inbox.read_at < float("inf"):  # it sleeps: nothing can be computed
+        time.sleep(0.001)
+    assert scheduler.statistics()["running"] == 1
+    scheduler.pause("slow", False)
+    while (message := scheduler.outbox.get(5)) is not None and message.type != "result":
+        continue
+    assert message is not None
+    assert message.data == {"number": 20, "value": 2**20 - 1}
+    scheduler.stop()
+    thread.join(5)

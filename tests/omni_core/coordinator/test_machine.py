@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake, Withdraw
-from omni_core.coordinator.machine import ANSWER_SECONDS, LOST_PEER_SECONDS, MAX_UNREAD_EVENTS, RequestMachine
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
+from omni_core.coordinator.machine import (
+    ANSWER_SECONDS,
+    LOST_PEER_SECONDS,
+    MAX_UNREAD_EVENTS,
+    PAUSE_BYTES,
+    PAUSE_EVENTS,
+    SLOW_READER_SECONDS,
+    RequestMachine,
+)
 from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.errors import (
     CodecError,
@@ -474,3 +482,47 @@ def test_a_failure_by_a_dead_peer_ends_without_a_report_too() -> None:
     requests.failure("r", ErrorInfo("text", "PeerDiedError", "gone", peer_died=True), 1.0)
     requests.clock(1.0 + LOST_PEER_SECONDS)
     assert tracked.state is RequestState.FAILED
+
+
+# --- clients that read slowly ----------------------------------------------------------------------------------------
+def read_one(requests: RequestMachine, tracked: TrackedRequest, now: float) -> list[Action]:
+    return requests.read(tracked, tracked.events.popleft(), now)
+
+
+@pytest.mark.parametrize(("chunks", "nbytes"), [(PAUSE_EVENTS, 1), (4, PAUSE_BYTES // 4)])
+def test_stages_wait_for_a_client_that_is_behind_and_go_on_when_it_has_read_half(chunks: int, nbytes: int) -> None:
+    requests = machine()
+    tracked, _ = submit(requests, "r", partial=True, stream=True)
+
+    def chunk() -> list[Action]:
+        return requests.result("r", "text", "x", final=False, now=1.0, nbytes=nbytes)
+
+    for _ in range(chunks - 1):
+        assert chunk() == [Wake(tracked)]
+    assert chunk() == [Flow("r", True), Wake(tracked)]
+    assert chunk() == [Wake(tracked)], "what was on its way; they are told once"
+    actions = [read_one(requests, tracked, 2.0) for _ in range(chunks // 2 + 1)]
+    assert [each for each in actions if each] == [[Flow("r", False)]]
+    assert actions[-1] == [Flow("r", False)]
+
+
+def test_a_client_that_reads_nothing_more_fails_and_a_slow_one_does_not() -> None:
+    requests = machine()
+    for name in ("slow", "gone"):
+        submit(requests, name, partial=True, stream=True)
+        for _ in range(PAUSE_EVENTS):
+            requests.result(name, "text", "x", final=False, now=1.0, nbytes=1)
+    slow, gone = requests.attempt("slow"), requests.attempt("gone")
+    assert slow is not None
+    assert gone is not None
+    read_one(requests, slow, 100.0)
+    assert requests.next_timer() == 1.0 + SLOW_READER_SECONDS
+    assert [type(each) for each in requests.clock(1.0 + SLOW_READER_SECONDS)] == [Withdraw, Ended]
+    assert "left 1000 partial results (1000 bytes) unread for 120 s" in str(gone.error)
+    assert not slow.is_over
+    assert requests.next_timer() == 100.0 + SLOW_READER_SECONDS
+    for _ in range(PAUSE_EVENTS // 2):
+        read_one(requests, slow, 150.0)
+    assert slow.paused_at is None
+    assert requests.clock(100.0 + SLOW_READER_SECONDS) == []
+    assert requests.next_timer() is None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from typing import Any
+
+import pytest
 
 from omni_core.scheduling.base import MessageQueue
 
@@ -76,3 +80,65 @@ def test_a_tap_sees_what_is_put_and_taken_and_a_callback_follows_each_put() -> N
     queue.get()
     queue.drain()
     assert seen == [("put", [1]), 1, ("put", [2]), 2, ("take", [1]), ("take", [2])]
+
+
+def test_a_put_waits_while_a_bounded_queue_is_full_but_not_in_the_thread_that_drains_it() -> None:
+    queue: MessageQueue[int] = MessageQueue()
+    queue.bound(2, threading.get_ident())
+    for number in range(3):
+        queue.put(number)
+    assert queue.is_full
+    done: list[int] = []
+
+    def put() -> None:
+        queue.put(3)
+        done.append(3)
+
+    putting = threading.Thread(target=put)
+    putting.start()
+    putting.join(0.05)
+    assert not done
+    assert queue.drain() == [0, 1, 2]
+    putting.join(5)
+    assert (done, queue.drain()) == ([3], [3])
+
+
+@pytest.mark.parametrize("how", ["unbound", "closed"])
+def test_a_put_waits_no_longer_once_a_queue_is_unbound_or_closed(how: str) -> None:
+    queue: MessageQueue[int] = MessageQueue()
+    queue.put(0)
+    queue.bound(1)
+    putting = threading.Thread(target=queue.put, args=(1,), daemon=True)
+    putting.start()
+    queue.bound(None) if how == "unbound" else queue.close()
+    putting.join(5)
+    assert not putting.is_alive()
+
+
+def test_what_is_taken_is_told() -> None:
+    queue: MessageQueue[int] = MessageQueue()
+    taken: list[int] = []
+    queue.on_take = taken.extend
+    for number in range(3):
+        queue.put(number)
+    queue.get()
+    queue.drain()
+    assert taken == [0, 1, 2]
+
+
+def test_a_queue_tells_when_it_was_read_and_whether_a_reader_waits() -> None:
+    queue: MessageQueue[int] = MessageQueue()
+    before = queue.read_at
+    queue.put(1)
+    assert queue.read_at == before
+    assert queue.get() == 1
+    assert before < queue.read_at < time.monotonic()
+    waiting = threading.Thread(target=queue.get)
+    waiting.start()
+    while queue.read_at < math.inf:
+        time.sleep(0.001)
+    queue.put(2)
+    waiting.join(5)
+    assert queue.read_at < math.inf
+    assert queue.get(0.001) is None
+    assert queue.read_at < math.inf

@@ -199,3 +199,33 @@ def test_impossible_batching_is_an_error(factory: str, arguments: dict[str, Any]
 def test_ranks_of_one_stage_do_not_batch_by_time() -> None:
     with pytest.raises(ConfigError, match="batch_wait: not possible with a tp_size above 1"):
         build_scheduler(spec("double", {"tp_size": 2}, batch_size=2, batch_wait=0.1))
+
+
+def endless(payload: StagePayload) -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+@pytest.mark.parametrize("ends", ["resumed", "aborted"])
+def test_a_generator_that_is_paused_waits_and_computes_nothing(ends: str) -> None:
+    scheduler = SimpleScheduler(endless)
+    thread = threading.Thread(target=scheduler.start, daemon=True)
+    thread.start()
+    scheduler.inbox.put(message("r"))
+    scheduler.outbox.get()
+    scheduler.pause("r", True)
+    count = -1
+    while count != len(scheduler.outbox):  # the value that it was asked for may come still
+        count = len(scheduler.outbox)
+        time.sleep(0.02)
+    assert scheduler.running_computes() == {}
+    scheduler.outbox.drain()
+    if ends == "resumed":
+        scheduler.pause("r", False)
+        assert scheduler.outbox.get(5) is not None
+    scheduler.abort("r")
+    scheduler.stop()
+    thread.join(5)
+    assert not thread.is_alive()

@@ -15,6 +15,7 @@ from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
+    FlowMessage,
     OmniRequest,
     StagePayload,
     StageSpan,
@@ -25,7 +26,8 @@ from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.stage import Stage
+from omni_core.stage.outputs import MOST_OUTPUTS
+from omni_core.stage.stage import MOST_CHUNK_BYTES, MOST_CHUNKS, Stage
 from omni_tracing.recorder import Recorder
 
 
@@ -519,3 +521,119 @@ async def test_the_computes_that_a_scheduler_reports_are_those_of_whole_requests
     scheduler.running_computes = lambda: dict.fromkeys(parts, 3.0)  # type: ignore[attr-defined]
     assert parts == ["r#main", "r#negative"]
     assert stage.running_computes() == {"r": 3.0}
+
+
+# --- streams whose reader is slow ------------------------------------------------------------------------------------
+def chunks_from(process: Process, stage: Stage, source: str, count: int, data: Any = 1) -> None:
+    for _ in range(count):
+        stage.receive_chunk("r", source, (data, None, OmniRequest()))
+
+
+async def flows(process: Process, endpoint: str) -> list[Any]:
+    await asyncio.sleep(0)
+    return [message for message in process.take(endpoint) if isinstance(message, FlowMessage)]
+
+
+@pytest.mark.parametrize(("count", "data"), [(MOST_CHUNKS, 1), (8, bytes(MOST_CHUNK_BYTES // 8))])
+async def test_a_stage_asks_the_source_of_a_stream_to_wait_while_it_is_behind(
+    process: Process, count: int, data: Any
+) -> None:
+    stage, scheduler = process.stage("m", stream_from=["b", "c"], terminal=True)
+    chunks_from(process, stage, "b", count - 1, data)
+    assert await flows(process, "at b") == []
+    chunks_from(process, stage, "b", 2, data)
+    assert await flows(process, "at b") == [FlowMessage("r", "m", True)]
+    assert await flows(process, "at c 0") == []
+    scheduler.inbox.drain(count // 2)
+    assert await flows(process, "at b") == []
+    scheduler.inbox.drain()
+    assert await flows(process, "at b") == [FlowMessage("r", "m", False)]
+
+
+async def test_a_stage_that_finishes_early_lets_the_source_go_on(process: Process) -> None:
+    stage, scheduler = process.stage("m", stream_from=["b"], terminal=True)
+    chunks_from(process, stage, "b", MOST_CHUNKS)
+    assert await flows(process, "at b") == [FlowMessage("r", "m", True)]
+    put(stage, scheduler, result(1))
+    assert await flows(process, "at b") == [FlowMessage("r", "m", False)]
+
+
+async def test_outputs_wait_for_a_slow_client_and_its_scheduler_is_paused(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    paused: list[tuple[str, bool]] = []
+    scheduler.pause = lambda *what: paused.append(what)  # type: ignore[attr-defined]
+    for name in ("r", "other"):
+        stage.receive_payload(payload(request_id=name, stream=True), None)
+    stage.flow("r", "", paused=True)
+    put(stage, scheduler, *(chunk(number) for number in range(MOST_OUTPUTS)))
+    await asyncio.sleep(0)
+    assert paused == []
+    put(stage, scheduler, chunk(MOST_OUTPUTS))
+    await asyncio.sleep(0)
+    assert paused == [("r", True)]
+    assert stage.waiting("r") == ["waits until its chunks are read by the client"]
+    put(stage, scheduler, OutgoingMessage("other", "stream", 1), result(2, "other"))
+    assert [message.request_id for message in process.take("coordinator")] == ["other", "other"]
+    assert not stage._requests.get("r").is_over  # type: ignore[union-attr]
+    stage.flow("r", "", paused=False)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [decode(message.body) for message in process.take("coordinator")] == list(range(MOST_OUTPUTS + 1))
+    assert paused == [("r", True), ("r", False)]
+
+
+async def test_slow_clients_do_not_hold_the_inbox(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    for number in range(2 * MOST_OUTPUTS):
+        name = f"r{number}"
+        stage.receive_payload(payload(request_id=name, stream=True), None)
+        stage.flow(name, "", paused=True)
+        put(stage, scheduler, OutgoingMessage(name, "stream", 1))
+    scheduler.inbox.drain()
+    await asyncio.sleep(0)
+    stage._outputs._regulate()
+    stage.receive_payload(payload(request_id="good"), None)
+    assert [message.request_id for message in scheduler.inbox.drain()] == ["good"]
+
+
+@pytest.mark.parametrize("ends", ["read", "aborted"])
+async def test_a_scheduler_that_cannot_pause_waits_in_its_outbox(process: Process, ends: str) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage._outputs.start()
+    stage.receive_payload(payload(stream=True), None)
+    stage.flow("r", "", paused=True)
+    total = 6 * MOST_OUTPUTS
+    thread = threading.Thread(
+        target=lambda: [scheduler.outbox.put(chunk(number)) for number in range(total)], daemon=True
+    )
+    thread.start()
+    while not scheduler.outbox.is_full:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+    assert thread.is_alive()
+    assert stage.running_computes() == {}, "it waits for its readers"
+    if ends == "read":
+        stage.flow("r", "", paused=False)
+    else:
+        stage.abort("r")
+    while thread.is_alive() or len(scheduler.outbox):
+        await asyncio.sleep(0.001)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    sent = [message.body for message in process.take("coordinator") if isinstance(message, StreamMessage)]
+    assert len(sent) == (total if ends == "read" else 0)
+
+
+async def test_a_slow_client_holds_the_stream_to_its_stage_and_a_local_source(process: Process) -> None:
+    writer, writing = process.stage("w", next=["m"], stream_to=["m"])
+    stage, scheduler = process.stage("m", stream_from=["w"], terminal=True)
+    writer.receive_payload(payload(stream=True), None)
+    put(writer, writing, chunk(1))
+    stage.flow("r", "", paused=True)
+    put(stage, scheduler, *(chunk(number) for number in range(MOST_OUTPUTS + 1)))
+    await asyncio.sleep(0)
+    assert writer._requests.get("r").held == {"m"}  # type: ignore[union-attr]
+    put(writer, writing, chunk(2))
+    assert len(scheduler.inbox) == 1, "the second chunk waits in the writer"
+    stage.abort("r")
+    assert writer._requests.get("r").held == set()  # type: ignore[union-attr]

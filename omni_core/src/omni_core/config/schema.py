@@ -131,8 +131,8 @@ class StageConfig:
         env: environment variables of the stage's process, set before it starts; they win over the environment and over ``env_defaults``.
             Equal within a process group. Such a process is a fresh interpreter, which shares no imports.
         startup_timeout: seconds until this stage must be ready.
-        compute_timeout: seconds that one compute (a call of the stage's function, a step of its scheduler) may take; then the stage's
-            process is ended and restarted, and what it held fails. By default 600.
+        compute_timeout: seconds that one compute (a call of the stage's function, a step of its scheduler) may take; then its process
+            is ended and restarted, and what it held fails. By default 600.
     """
 
     name: str

@@ -22,6 +22,14 @@ class Withdraw:
 
 
 @define
+class Flow:
+    """Tell every process to send the client of this attempt no more chunks, or to go on."""
+
+    attempt_id: str
+    paused: bool
+
+
+@define
 class AskWaiting:
     """Ask every process what this attempt waits for, then call ``asked`` of the machine with their number."""
 
@@ -42,4 +50,4 @@ class Ended:
     request: TrackedRequest
 
 
-Action = Start | Withdraw | AskWaiting | Wake | Ended
+Action = Start | Withdraw | Flow | AskWaiting | Wake | Ended

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.control.lanes import Lanes, in_task
-from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake, Withdraw
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import OmniError
@@ -30,6 +30,7 @@ from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
     ErrorInfo,
+    FlowMessage,
     OmniRequest,
     StagePayload,
     StageSpan,
@@ -38,6 +39,7 @@ from omni_core.protocol.messages import (
     WaitingReport,
     WaitingRequest,
 )
+from omni_core.protocol.structure import rough_nbytes
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Coordinator:
             Ended: self._end,
             Wake: self._wake,
             Withdraw: self._withdraw,
+            Flow: self._flow,
             AskWaiting: self._ask,
         }
         self.recorder: Recorder | None = None
@@ -119,8 +122,9 @@ class Coordinator:
         try:
             while True:
                 while tracked.events:
-                    tracked.was_read = True
-                    yield tracked.events.popleft()
+                    event = tracked.events.popleft()
+                    self._perform(self._machine.read(tracked, event, self._loop.time()))
+                    yield event
                 if tracked.error is not None:
                     raise tracked.error
                 if tracked.is_over:
@@ -269,6 +273,9 @@ class Coordinator:
         self._reads.cancel(action.attempt_id)
         self._broadcast(AbortMessage(action.attempt_id))
 
+    def _flow(self, action: Flow) -> None:
+        self._broadcast(FlowMessage(action.attempt_id, "", action.paused))
+
     def _end(self, action: Ended) -> None:
         tracked = action.request
         if self.telemetry is not None:
@@ -316,7 +323,8 @@ class Coordinator:
             flow = (stage, "client", chunk_id)
             self.recorder.slice(f"receive from {stage}", begin, attempt, flow, starts=False)
         final = isinstance(message, CompleteMessage)
-        self._perform(self._machine.result(attempt, stage, data, final=final, now=self._loop.time()))
+        nbytes = 0 if final else rough_nbytes(data)
+        self._perform(self._machine.result(attempt, stage, data, final=final, now=self._loop.time(), nbytes=nbytes))
 
 
 def _digest(request: OmniRequest) -> bytes | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake, Withdraw
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
 from omni_core.errors import (
@@ -35,7 +35,13 @@ from omni_core.protocol.error_info import error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 MAX_UNREAD_EVENTS = 10_000
-"""Partial results that may wait for one streaming client before its request fails."""
+"""Partial results that may wait for one streaming client before its request fails: its stages did not wait when they were told to."""
+
+PAUSE_EVENTS, PAUSE_BYTES = 1_000, 8 * 2**20
+"""Partial results that wait for one streaming client, or bytes of them; then its stages send no more, and go on at half of both."""
+
+SLOW_READER_SECONDS = 120.0
+"""A client that has been sent no more for so long, and has read nothing, holds up others in its stages: its request fails."""
 
 REMEMBERED_IDS = 20_000
 
@@ -257,6 +263,7 @@ class RequestMachine:
             return []
         if tracked.attempts and tracked.original is not None:
             tracked.events.clear()
+            tracked.unread_bytes, tracked.paused_at = 0, None
             self.counts["retried"] += 1
             try:
                 tracked.terminals = self._terminals_of(tracked.original)
@@ -281,12 +288,15 @@ class RequestMachine:
         return [action for each in held if not each.is_over for action in self._start(each, now)]
 
     # --- messages of stages --------------------------------------------------------------------------------------------
-    def result(self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float) -> list[Action]:
-        """Take in a result of a terminal stage. One for a request that has ended is dropped."""
+    def result(
+        self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float, nbytes: int = 0
+    ) -> list[Action]:
+        """Take in a result of a terminal stage, of a size in bytes. One for a request that has ended is dropped."""
         tracked = self._attempts.get(attempt_id)
         if tracked is None or not self._takes(tracked, stage, final):
             return []
-        tracked.events.append(StreamEvent(stage, data, final))
+        tracked.events.append(StreamEvent(stage, data, final, nbytes))
+        tracked.unread_bytes += nbytes
         if final:
             tracked.terminals.discard(stage)
             if not tracked.terminals:
@@ -294,7 +304,39 @@ class RequestMachine:
         elif len(tracked.events) > MAX_UNREAD_EVENTS:
             message = f"the client has left {MAX_UNREAD_EVENTS} partial results unread"
             return self._fail(tracked, ErrorInfo(stage, "SlowReader", message), now)
+        elif tracked.paused_at is None and (len(tracked.events) >= PAUSE_EVENTS or tracked.unread_bytes >= PAUSE_BYTES):
+            tracked.paused_at = now
+            if not tracked.is_watched:
+                tracked.is_watched = True
+                self._set_timer(now + SLOW_READER_SECONDS, tracked.request_id, self._check_reader)
+            return [Flow(attempt_id, True), Wake(tracked)]
         return [Wake(tracked)]
+
+    def read(self, tracked: TrackedRequest, event: StreamEvent, now: float) -> list[Action]:
+        """Take in that the client has taken an event."""
+        tracked.was_read = True
+        tracked.unread_bytes -= event.nbytes
+        if tracked.paused_at is None or tracked.is_over:
+            return []
+        tracked.paused_at = now
+        if 2 * len(tracked.events) > PAUSE_EVENTS or 2 * tracked.unread_bytes > PAUSE_BYTES:
+            return []
+        tracked.paused_at = None
+        return [Flow(tracked.attempt_id, False)]
+
+    def _check_reader(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        if tracked.paused_at is None:
+            tracked.is_watched = False
+            return []
+        due = tracked.paused_at + SLOW_READER_SECONDS
+        if now < due:
+            self._set_timer(due, tracked.request_id, self._check_reader)
+            return []
+        message = (
+            f"the client has left {len(tracked.events)} partial results ({tracked.unread_bytes} bytes) unread "
+            f"for {SLOW_READER_SECONDS:g} s"
+        )
+        return self._fail(tracked, ErrorInfo(None, "SlowReader", message), now)
 
     @staticmethod
     def _takes(tracked: TrackedRequest, stage: str, final: bool) -> bool:

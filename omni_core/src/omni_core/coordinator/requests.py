@@ -30,6 +30,7 @@ class StreamEvent:
     stage: str
     data: Any
     final: bool
+    nbytes: int = field(default=0, eq=False, repr=False)
 
 
 @define(eq=False)
@@ -48,6 +49,9 @@ class TrackedRequest:
         is_cause: this request, or one of the same content, was found to be the cause of a death.
         quiet_until: until then it waits for the others to end before it runs again.
         was_read: the client has seen a partial result, so that the request cannot run again.
+        unread_bytes: the size of its unread events.
+        paused_at: when its stages were told to send no more partial results, or its client has read one since; ``None`` if they send.
+        is_watched: a timer looks at ``paused_at``.
         deadline_passed: the stages are being asked what they wait for; the request fails as soon as they have answered.
         waiter: resolved by the asyncio shell at news for the client.
         is_over: it has ended; its state is one of the three ends.
@@ -70,6 +74,9 @@ class TrackedRequest:
     is_cause: bool = False
     quiet_until: float = 0.0
     was_read: bool = False
+    unread_bytes: int = 0
+    paused_at: float | None = None
+    is_watched: bool = False
     deadline_passed: bool = False
     waiting_for: dict[str, str] = field(factory=dict)
     unanswered: int = 0

@@ -79,6 +79,7 @@ class Worker:
             messages.DataReadyMessage: self._on_data,
             messages.SubmitMessage: self._on_data,
             messages.AbortMessage: lambda message: self._abort(message.request_id),
+            messages.FlowMessage: self._on_flow,
             messages.WaitingRequest: self._on_waiting,
             messages.StatisticsRequest: lambda _: self.tell_coordinator(
                 messages.StageStatistics(spec.name, self._statistics())
@@ -167,6 +168,10 @@ class Worker:
 
     def _on_data(self, message: messages.DataReadyMessage | messages.SubmitMessage) -> None:
         self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
+
+    def _on_flow(self, message: messages.FlowMessage) -> None:
+        for stage in self._stages.values():
+            stage.flow(message.attempt, message.target, paused=message.paused)
 
     def _on_waiting(self, message: messages.WaitingRequest) -> None:
         waits = {name: stage.waiting(message.attempt) for name, stage in self._stages.items()}

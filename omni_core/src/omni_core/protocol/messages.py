@@ -150,6 +150,19 @@ class StreamMessage:
 
 
 @message
+class FlowMessage:
+    """The reader of a stream to the stage that writes it: send no more chunks of ``attempt`` while it is ``paused``.
+
+    Attributes:
+        target: the reader: a stage, or empty for the client.
+    """
+
+    attempt: str
+    target: str
+    paused: bool
+
+
+@message
 class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
 

@@ -6,7 +6,7 @@ The limits protect processes from each other: a receiver's stack from depth, a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 from omni_core.errors import CodecError
@@ -96,6 +96,34 @@ def count_nodes(value: Any, limit: int) -> int:
         level = below
         depth += 1
     raise CodecError(f"nested too deeply: more than {MAX_DEPTH} containers in each other, or one that contains itself")
+
+
+def rough_nbytes(value: Any) -> int:
+    """Return about how many bytes a value holds: of texts, bytes, arrays and tensors in a few levels of containers."""
+    total, level = 0, [value]
+    for _ in range(_SIZED_LEVELS):
+        below: list[Any] = []
+        for node in level:
+            kind = type(node)
+            if kind is str or kind is bytes or kind is bytearray:
+                total += len(node)
+            elif kind in values:
+                below += values[kind](node)
+            elif kind is dict:
+                below += islice(node.values(), _SIZED_ITEMS)
+                total += 8 * len(node)
+            elif kind in _SEQUENCES:
+                below += islice(node, _SIZED_ITEMS)
+                total += 8 * len(node)
+            elif kind not in _LEAVES and type(nbytes := getattr(node, "nbytes", 0)) is int:
+                total += nbytes
+        if not below:
+            break
+        level = below
+    return total
+
+
+_SIZED_LEVELS, _SIZED_ITEMS = 5, 64
 
 
 def locate_failure(

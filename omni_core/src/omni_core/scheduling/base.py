@@ -79,6 +79,7 @@ class MessageQueue(Generic[T]):
     Attributes:
         read_at: when its reader has last looked in, on ``time.monotonic()``; infinity while a reader waits here.
         put_at: when something was last put.
+        on_take: called with what the reader takes, in its thread and under the queue's lock.
         tap: called with ``("put", items)`` and ``("take", items)`` in the thread that does it, while a profile is on.
     """
 
@@ -88,15 +89,23 @@ class MessageQueue(Generic[T]):
         self._closed = False
         self._held = False
         self.read_at = self.put_at = time.monotonic()
+        self._most: int | None = None
+        self._drainer = 0
         self.on_put = on_put
+        self.on_take: Callable[[list[T]], None] | None = None
         self.tap: Callable[[str, list[T]], None] | None = None
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: T) -> None:
-        """Append ``item`` and wake the reader. After :meth:`close` the item is dropped, as it has no reader."""
+        """Append ``item`` and wake the reader. After :meth:`close` the item is dropped, as it has no reader.
+
+        Waits while the queue is full, if it is bounded.
+        """
         with self._changed:
+            if self.is_full and threading.get_ident() != self._drainer:
+                self._changed.wait_for(lambda: self._closed or not self.is_full)
             if self._closed:
                 return
             if self.tap is not None:
@@ -112,10 +121,7 @@ class MessageQueue(Generic[T]):
         with self._changed:
             if not self._wait(self._can_read, timeout) or not self._items:
                 return None
-            item = self._items.popleft()
-            if self.tap is not None:
-                self.tap("take", [item])
-            return item
+            return self._taken([self._items.popleft()])[0]
 
     def take(self, accept: Callable[[T], bool]) -> T | None:
         """Return the first item that ``accept`` returns true for, waiting for one; ``None`` once the queue is closed and has none.
@@ -154,6 +160,10 @@ class MessageQueue(Generic[T]):
         return is_ready
 
     def _taken(self, items: list[T]) -> list[T]:
+        if self._most is not None:
+            self._changed.notify_all()
+        if self.on_take is not None:
+            self.on_take(items)
         if self.tap is not None:
             self.tap("take", items)
         return items
@@ -180,6 +190,16 @@ class MessageQueue(Generic[T]):
         with self._changed:
             self._held = held
             self._changed.notify_all()
+
+    def bound(self, most: int | None, drainer: int = 0) -> None:
+        """Let :meth:`put` wait while ``most`` items are queued, but in the thread ``drainer``, which takes them; ``None``: no more."""
+        with self._changed:
+            self._most, self._drainer = most, drainer
+            self._changed.notify_all()
+
+    @property
+    def is_full(self) -> bool:
+        return self._most is not None and len(self._items) >= self._most
 
     @property
     def closed(self) -> bool:
@@ -209,7 +229,9 @@ class Scheduler(Protocol):
     ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin: one
     that takes longer than the stage's ``compute_timeout`` ends the process. Without it, a compute goes on from a look into the inbox
     or a put into the outbox to the next one, unless a reader waits in ``inbox.get``: a scheduler whose reading thread waits
-    there while other threads compute must offer it to be noticed; and ``waiting(request_id) -> str``: the inputs
+    there while other threads compute must offer it to be noticed; and ``pause(request_id, paused)``, from any thread: put out no more
+    ``stream`` of a request while it is paused, because what it has put out waits for a slow reader. Without it, a put into the
+    outbox waits; and ``waiting(request_id) -> str``: the inputs
     that a request waits for, as the message of its timeout names them; and ``flush_caches()``, callable from any thread: forget
     what is kept for later requests. Ranks of a tensor parallel stage call it on rank 0 alone: what it changes for them it puts
     into the inbox, as a message without a ``request_id``; and an attribute ``around_turn``, as

@@ -12,6 +12,20 @@ WAKE = IncomingMessage("", "stream_done")
 """Ends a wait in the inbox. It belongs to no request: skip messages without a ``request_id``."""
 
 
+def pausing(request_id: str, paused: bool) -> IncomingMessage:
+    """Return the message that tells a loop to compute a request no further, or to go on. In the inbox, because all ranks of a stage must
+    do it at the same place.
+    """
+    return IncomingMessage("", "stream_done", metadata={"pause": request_id, "paused": paused})
+
+
+def take_pausing(message: IncomingMessage, paused: set[str]) -> None:
+    """Change the ``paused`` requests by a message of :func:`pausing`; any other is ignored."""
+    metadata = message.metadata
+    if not message.request_id and metadata is not None and "pause" in metadata:
+        (paused.add if metadata["paused"] else paused.discard)(metadata["pause"])
+
+
 class LoopScheduler(ABC):
     """A :class:`~omni_core.scheduling.base.Scheduler` whose states are touched by its own thread alone.
 

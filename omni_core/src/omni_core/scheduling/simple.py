@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -22,7 +23,8 @@ class SimpleScheduler(LoopScheduler):
     Args:
         compute: payload to result (its data, or a whole :class:`StagePayload`). If it returns a generator, each value that it
             yields is streamed: to the client where the stage is terminal, else to every stage of ``stream_to``. The value
-            that it returns is the result. An abort closes it at its next ``yield``.
+            that it returns is the result. An abort closes it at its next ``yield``. While too much of what it has yielded waits for
+            a slow reader, it is not asked for more, and the requests behind it wait.
         batch_compute: several payloads to as many results. If it raises, the requests are computed one by one, so that
             only the guilty one fails.
         max_batch_size: how many waiting requests ``batch_compute`` gets at once.
@@ -42,6 +44,8 @@ class SimpleScheduler(LoopScheduler):
         self._max_batch_size = max_batch_size
         self._batch_wait = batch_wait
         self._running: dict[str, float] = {}
+        self._paused: set[str] = set()
+        self._resumed = threading.Condition()
         self._batches = self._computed = 0
 
     @classmethod
@@ -76,6 +80,22 @@ class SimpleScheduler(LoopScheduler):
     def running_computes(self) -> dict[str, float]:
         """The requests of the running compute, with the ``time.monotonic()`` of its begin. From any thread."""
         return self._running
+
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Ask the generator of a request for no more values, or go on. From any thread."""
+        with self._resumed:
+            (self._paused.add if paused else self._paused.discard)(request_id)
+            self._resumed.notify_all()
+
+    def abort(self, request_id: str) -> None:
+        super().abort(request_id)
+        with self._resumed:
+            self._resumed.notify_all()
+
+    def stop(self) -> None:
+        super().stop()
+        with self._resumed:
+            self._resumed.notify_all()
 
     def turn(self) -> bool:
         first = self.inbox.get()
@@ -143,5 +163,14 @@ class SimpleScheduler(LoopScheduler):
                 value = next(values)
             except StopIteration as end:
                 return end.value
+            self._running = {}  # while it waits for readers it computes nothing
             self._put(OutgoingMessage(request_id, "stream", value))
+            if request_id in self._paused:
+                self._wait_for_readers(request_id)
         return values.close()
+
+    def _wait_for_readers(self, request_id: str) -> None:
+        with self._resumed:
+            self._resumed.wait_for(
+                lambda: request_id not in self._paused or self._is_aborted(request_id) or self.inbox.closed
+            )

@@ -91,6 +91,11 @@ class Groups:
         """Return the request that a part belongs to; of any other id, the id itself."""
         return self._requests.get(part_id, part_id)
 
+    def known_as(self, request_id: str) -> list[str]:
+        """Return the ids by which the scheduler knows a request."""
+        group = self._groups.get(request_id)
+        return [request_id] if group is None else list(group.roles)
+
     def end(self, request_id: str) -> list[str]:
         """Forget a request. Returns the ids by which the scheduler knows it."""
         group = self._groups.pop(request_id, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from omni_core.control.lanes import in_thread
@@ -17,6 +18,7 @@ from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
     ErrorInfo,
+    FlowMessage,
     OmniRequest,
     StageSpan,
     StreamMessage,
@@ -106,6 +108,15 @@ class Outbound:
         """Tell a stage of another process that the stream to it is complete."""
         message = DataReadyMessage(request_id, target, source, is_stream=True, is_done=True, handed_to=handed_to)
         self._control.send(self._endpoint(target, request), message, (request_id, target))
+
+    def flow(self, source: str, request_id: str, request: OmniRequest | None, target: str, *, paused: bool) -> None:
+        """Tell the stage that streams to ``target`` whether to wait. On the event loop only."""
+        local = self.local.get(source)
+        if local is not None:
+            local.flow(request_id, target, paused=paused)
+        else:
+            with suppress(TransportError):  # its process has ended
+                self._control.tell(self._endpoint(source, request), FlowMessage(request_id, target, paused))
 
     async def send_to_client(self, source: str, request_id: str, data: Any, chunk_id: int | None = None) -> None:
         """Send a terminal stage's partial result with number ``chunk_id``, or without one its final result, to the coordinator.

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.lanes import Lanes
+from omni_core.control.lanes import Lanes, Step, in_task
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
+from omni_core.protocol.structure import rough_nbytes
 from omni_core.references import load_plugin
 from omni_core.relay.transfer import Encodings
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
+from omni_core.stage.backlog import Backlog
 from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.requests import ActiveRequest, Requests, Seal
@@ -23,8 +25,10 @@ from omni_core.stage.routing import Routing
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage
 
-MOST_OUTPUTS = 32
-"""Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new."""
+MOST_OUTPUTS, MOST_OUTPUT_BYTES = 32, 4 * 2**20
+"""Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new. So many of one request, or so many bytes of it,
+may wait; then its scheduler makes no more of them.
+"""
 
 
 class Outputs:
@@ -33,6 +37,7 @@ class Outputs:
     Args:
         requests: the active requests of the stage; the output of a request that is not among them is dropped.
         groups: those that its scheduler computes in parts.
+        on_full: called with a request's id when too many of its outputs wait, and when there is room again.
         complete: called with a request when everything of it has been handed on.
         fail: called with a request's id and the error that it failed with.
     """
@@ -45,6 +50,7 @@ class Outputs:
         outbound: Outbound,
         metrics: StageMetrics,
         groups: Groups,
+        on_full: Callable[[str, bool], None],
         complete: Callable[[ActiveRequest], None],
         fail: Callable[[str, BaseException], None],
     ) -> None:
@@ -54,6 +60,10 @@ class Outputs:
         self._outbound = outbound
         self._metrics = metrics
         self._groups = groups
+        self._on_full = on_full
+        self._backlog: Backlog[str] = Backlog(MOST_OUTPUTS, MOST_OUTPUT_BYTES)
+        self._resumed: dict[str, asyncio.Future[None]] = {}
+        """By request, the step that waits for a reader that takes nothing now."""
         self._complete = complete
         self._fail = fail
         self._routing = Routing(spec, outbound.local)
@@ -71,10 +81,34 @@ class Outputs:
         # If every output stays in the process, the thread that made it can hand it over by itself.
         self._stays_here = bool(targets) and all(target in self._outbound.local for target in targets)
         self._scheduler.outbox.on_put = self._wake
+        self._scheduler.outbox.bound(MOST_OUTPUTS, self._thread_id)
+
+    def stop(self) -> None:
+        """Let the scheduler end: nobody takes what it puts out."""
+        self._scheduler.outbox.bound(None)
+
+    def is_full(self, request_id: str) -> bool:
+        """Return whether too many outputs of a request wait."""
+        return self._backlog.is_full(request_id)
+
+    def flow(self, active: ActiveRequest, target: str, *, paused: bool) -> None:
+        """Send a request's chunks to a reader no more, or again. On the event loop only."""
+        (active.held.add if paused else active.held.discard)(target)
+        resumed = self._resumed.get(active.request_id)
+        if resumed is not None and not resumed.done():
+            resumed.set_result(None)
+
+    def hold(self, held: bool) -> None:
+        """Take nothing from the outbox, where the scheduler then waits with its next output. On the event loop only."""
+        self._scheduler.outbox.hold(held)
+        if not held:
+            self._loop.call_soon(self._drain_on_loop)
 
     def cancel(self, request_id: str) -> None:
         """Drop what waits to be handed on for a request that is over. On the event loop only."""
         self._lanes.cancel(request_id)
+        if self._backlog.end(request_id):
+            self._on_full(request_id, False)
 
     def __len__(self) -> int:
         """Return how many requests have an output that waits to be handed on."""
@@ -112,7 +146,28 @@ class Outputs:
             active = self._requests.get(message.request_id)
             if active is not None:
                 hand_on = self._hand_on_chunk if message.type == "stream" else self._hand_on_end
-                self._lanes.run(message.request_id, partial(hand_on, message, active))
+                step = partial(hand_on, message, active)
+                if message.request_id in self._lanes:
+                    step = partial(self._hand_on_late, step, message.request_id)
+                    if self._backlog.add(message.request_id, rough_nbytes(message.data)):
+                        self._on_full(message.request_id, True)
+                self._lanes.run(message.request_id, step)
+
+    async def _hand_on_late(self, step: Step, request_id: str) -> None:
+        if self._backlog.take(request_id):
+            self._on_full(request_id, False)
+        await step()
+
+    async def _until_taken(self, active: ActiveRequest, target: str) -> None:
+        """Wait until a reader takes chunks."""
+        await in_task()
+        while target in active.held and not active.is_over:
+            resumed = self._resumed[active.request_id] = self._loop.create_future()
+            self._regulate()
+            try:
+                await resumed
+            finally:
+                del self._resumed[active.request_id]
 
     def _regulate(self) -> None:
         """Let the scheduler begin new requests or not, after a change of what waits to be handed on. From any thread.
@@ -122,7 +177,8 @@ class Outputs:
         if self._spec.stream_from:
             return
         with self._regulation:
-            waiting = len(self._lanes) + len(self._scheduler.outbox)
+            # A request whose reader is slow has bounds of its own, and must not stop the others.
+            waiting = len(self._lanes) - len(self._resumed) + len(self._scheduler.outbox)
             self._scheduler.inbox.hold(waiting >= MOST_OUTPUTS)
 
     async def _hand_on_chunk(self, message: OutgoingMessage, active: ActiveRequest) -> None:
@@ -130,10 +186,14 @@ class Outputs:
             return
         if message.target is None and self._spec.terminal:
             if active.request is not None and active.request.stream:
+                if "" in active.held:
+                    await self._until_taken(active, "")
                 number = active.count_chunk("")
                 await self._outbound.send_to_client(self._spec.name, active.request_id, message.data, number)
             return
         for target in self._routing.of_chunk(message.target):
+            if target in active.held:
+                await self._until_taken(active, target)
             number = active.count_chunk(target)
             # The first chunk carries the request, because it may come before the payload does.
             value = (message.data, message.metadata, active.request if number == 0 else None)

@@ -39,6 +39,8 @@ class ActiveRequest:
         arrived: what has come from which stage.
         chunks_sent: stream chunks sent so far, by target; ``""`` is the client.
         sending_to: the stage of another process to which a value is being sent.
+        held: the readers that take no more chunks now: stages of ``stream_to``, ``""`` is the client.
+        holds: the stages that were told to send no more chunks now.
         seals: marks of the objects handed to this stage by reference (a debug mode; see :mod:`omni_testing.mutation`).
         is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
@@ -51,6 +53,8 @@ class ActiveRequest:
     arrived: Arrivals = field(factory=dict)
     chunks_sent: dict[str, int] = field(factory=dict)
     sending_to: str | None = None
+    held: set[str] = field(factory=set)
+    holds: set[str] = field(factory=set)
     seals: list[Seal] = field(factory=list)
     is_over: bool = False
     error: str = ""
@@ -84,6 +88,9 @@ class ActiveRequest:
         waits += [f"waits for the end of the stream from {name!r}" for name in streams]
         if inputs:
             return [*waits, f"waits for {inputs}"]
+        if self.held:
+            names = " and ".join(sorted(repr(name) if name else "the client" for name in self.held))
+            return [*waits, f"waits until its chunks are read by {names}"]
         if self.sending_to is not None:
             return [*waits, f"sending to {self.sending_to!r}"]
         return waits if self.fan_in is not None else [*waits, "has it queued or computes"]

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from omni_core.errors import RelayCapacityError, RequestTooLargeError, message_of
@@ -21,7 +22,9 @@ from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
+from omni_core.protocol.structure import rough_nbytes
 from omni_core.scheduling.base import IncomingMessage, Scheduler
+from omni_core.stage.backlog import Backlog
 from omni_core.stage.fan_in import FanIn
 from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
@@ -36,6 +39,8 @@ _TOO_LARGE = (
     "the request is too large for this pipeline: what is made of it is more than may travel between two stages; send less at once, "
     "such as fewer, smaller or shorter media"
 )
+MOST_CHUNKS, MOST_CHUNK_BYTES = 256, 8 * 2**20
+"""Chunks of one stream, or bytes of them, that may wait in a stage's inbox; then the stage that sends them is asked to wait."""
 
 
 class Stage(StageThread):
@@ -65,8 +70,20 @@ class Stage(StageThread):
         self._requests = Requests()
         self.groups = Groups(spec.name, function(spec.expand_fn))
         self._outputs = Outputs(
-            spec, scheduler, self._requests, outbound, self._metrics, self.groups, self._complete, self._fail
+            spec,
+            scheduler,
+            self._requests,
+            outbound,
+            self._metrics,
+            self.groups,
+            self._outputs_are_full,
+            self._complete,
+            self._fail,
         )
+        self._unread: Backlog[tuple[str, str | None]] = Backlog(MOST_CHUNKS, MOST_CHUNK_BYTES)
+        self._full: set[str] = set()
+        if spec.stream_from:
+            scheduler.inbox.on_take = self._chunks_were_taken
         self._phases: StageRecorder | None = None
         self._dropped: dict[str, float] = {}
         """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
@@ -77,6 +94,10 @@ class Stage(StageThread):
         """Begin to compute. Every stage of the process exists by now."""
         self._outputs.start()
         super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        self._outputs.stop()
 
     def ended(self, error: RuntimeError) -> None:
         self._loop.call_soon_threadsafe(self._scheduler_died, error)
@@ -116,6 +137,8 @@ class Stage(StageThread):
         if callable(getattr(scheduler, "running_computes", None)):
             return {self.groups.request_of(name): since for name, since in super().running_computes().items()}
         inbox, begin = scheduler.inbox, self._busy_since()
+        if scheduler.outbox.is_full:  # it waits for readers
+            return {}
         if begin == math.inf or (inbox.on_put is not None and not len(inbox)):  # the reader waits, or is called
             return {}
         active = self._requests.since()
@@ -177,6 +200,8 @@ class Stage(StageThread):
             data, metadata, request = value
             if active.request is None:
                 active.request = request
+            if self.spec.stream_from and self._unread.add((request_id, source), rough_nbytes(data)):
+                self._check_flow_soon(request_id, source)
             self.scheduler.inbox.put(
                 IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request)
             )
@@ -188,6 +213,54 @@ class Stage(StageThread):
             if active is not None:
                 active.note(source, DONE, handed_to)
                 self.scheduler.inbox.put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
+
+    # --- streams whose reader is slow ----------------------------------------------------------------------------------
+    def flow(self, request_id: str, target: str, *, paused: bool) -> None:
+        """A reader takes no more chunks of a request from this stage, or takes them again. On the event loop only."""
+        with self._lock:
+            active = self._requests.get(request_id)
+            if active is not None:
+                self._outputs.flow(active, target, paused=paused)
+
+    def _chunks_were_taken(self, messages: list[IncomingMessage]) -> None:
+        for message in messages:
+            if message.type == "stream_chunk" and self._unread.take((message.request_id, message.source)):
+                self._check_flow_soon(message.request_id, message.source or "")
+
+    def _check_flow_soon(self, request_id: str, source: str) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(self._check_flow, request_id, source)
+
+    def _check_flow(self, request_id: str, source: str) -> None:
+        """Tell a stage that streams to this one to wait or to go on, if that has changed."""
+        with self._lock:
+            active = self._requests.get(request_id)
+            if active is None:
+                return
+            paused = self._unread.is_full((request_id, source)) or self._outputs.is_full(request_id)
+            if paused != (source in active.holds):
+                (active.holds.add if paused else active.holds.discard)(source)
+                self._outbound.flow(source, request_id, active.request, self.name, paused=paused)
+
+    def _outputs_are_full(self, request_id: str, full: bool) -> None:
+        """Let less of a request be made while too much of it waits for its readers."""
+        for source in self.spec.stream_from:
+            self._check_flow_soon(request_id, source)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._pause, request_id, full)
+
+    def _pause(self, request_id: str, paused: bool) -> None:
+        with self._lock:
+            pause = getattr(self.scheduler, "pause", None)
+            if callable(pause):
+                try:
+                    for part_id in self.groups.known_as(request_id):
+                        pause(part_id, paused)
+                except BaseException as error:
+                    self._fail(request_id, error)
+            elif not self.spec.stream_from:
+                (self._full.add if paused else self._full.discard)(request_id)
+                self._outputs.hold(bool(self._full))
 
     def receive_failure(self, request_id: str, error: BaseException) -> None:
         """Fail a request of which a message for this stage could not be read."""
@@ -253,6 +326,10 @@ class Stage(StageThread):
             self._phases.ended(request_id)
         if active is None:
             return
+        for source in active.holds:
+            self._outbound.flow(source, request_id, active.request, self.name, paused=False)
+        for source in self.spec.stream_from:
+            self._unread.end((request_id, source))
         if active.request is not None and TRACEPARENT in active.request.metadata:
             self._outbound.span(self.name, request_id, time.monotonic() - active.since, active.error)
         if self.spec.stream_from:

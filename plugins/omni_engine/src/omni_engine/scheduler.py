@@ -11,6 +11,7 @@ import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
+from omni_core.scheduling.loop import pausing
 from omni_engine.attention import choose
 from omni_engine.attention.base import StepAttention
 from omni_engine.attention.whole import WholeStepAttention
@@ -199,6 +200,10 @@ class EngineScheduler(LoopedScheduler):
         }
         return {name: float(value) for name, value in counted.items()}
 
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Leave a request out of the steps, or take it in again; it keeps its place in the cache. From any thread."""
+        self.inbox.put(pausing(request_id, paused))
+
     # --- the loop's policy -------------------------------------------------------------------------------------------
     def admit(self, request: ARRequest) -> None:
         """See :class:`omni_torch.autoregressive_loop.Policy`."""
@@ -260,7 +265,7 @@ class EngineScheduler(LoopedScheduler):
 
     def _can_step(self, request: ARRequest, result: StepResult) -> bool:
         try:
-            return self._runner.can_step(request)
+            return request.request_id not in self.loop.paused and self._runner.can_step(request)
         except BaseException as error:
             result.failed[request.request_id] = error
             return False

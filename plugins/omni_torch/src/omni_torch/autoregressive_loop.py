@@ -17,7 +17,7 @@ from attrs import define, field
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ModelRunner
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_core.scheduling.loop import LoopScheduler
+from omni_core.scheduling.loop import LoopScheduler, take_pausing
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,9 @@ class AutoregressiveLoop(LoopScheduler):
         policy: decides what a step computes; the scheduler that owns the loop, or an object that it keeps.
         max_context: positions that one request may reach; a longer prompt is an error, more output ends it with ``length``.
 
+    Attributes:
+        paused: requests whose outputs wait for a slow reader; a policy whose scheduler offers ``pause`` computes none of them.
+
     Raises:
         ConfigError: the runner's model computes on another scheduler only, which it names in ``required_scheduler``; or the runner
             hands over keys and values, and the policy has no ``hands_over``.
@@ -77,6 +80,7 @@ class AutoregressiveLoop(LoopScheduler):
         # No strong reference: the cycle would keep a scheduler's KV cache until the next garbage collection.
         self._policy: Policy = weakref.proxy(policy)
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
+        self.paused: set[str] = set()
         required = getattr(runner.model, "required_scheduler", None)
         if required not in (None, *(f"{kind.__module__}:{kind.__qualname__}" for kind in type(policy).__mro__)):
             raise ConfigError(
@@ -130,6 +134,7 @@ class AutoregressiveLoop(LoopScheduler):
         if not name and message.metadata == FLUSH.metadata:
             self._policy.forget()
         if not name or self._is_aborted(name):
+            take_pausing(message, self.paused)
             return
         running = self._requests.setdefault(name, None)
         try:

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from omni_core.errors import ConfigError
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.base import OutgoingMessage
-from omni_core.scheduling.loop import LoopScheduler
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler, pausing, take_pausing
 
 State = TypeVar("State")
 
@@ -52,6 +52,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self._done_work = 0.0
         self._begun = 0
         self._computing: dict[str, float] = {}
+        self._paused: set[str] = set()
         self._steps = self._stepped = self._computed = 0
 
     # --- what a subclass defines -----------------------------------------------------------------------------------
@@ -85,15 +86,16 @@ class StepScheduler(LoopScheduler, Generic[State]):
 
     # --- the scheduler contract ------------------------------------------------------------------------------------
     def turn(self) -> bool:
-        if not self._states and not self._waiting:
+        can_begin = self._waiting and len(self._states) < self._max_running
+        if self._paused.issuperset(self._states) and not can_begin:
             first = self.inbox.get()
             if first is None:
                 return False
-            self._take(first.request_id, first.data)
+            self._take(first)
         elif self.inbox.closed:
             return False
         for message in self.inbox.drain():
-            self._take(message.request_id, message.data)
+            self._take(message)
         self._drop_aborted()
         while self._waiting and len(self._states) < self._max_running:
             request_id = next(iter(self._waiting))
@@ -120,9 +122,14 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self._waiting.pop(request_id, None)
         self._remove(request_id)
 
-    def _take(self, request_id: str, payload: Any) -> None:
-        if isinstance(payload, StagePayload) and not self._is_aborted(request_id):
-            self._waiting[request_id] = payload
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Leave a request out of the steps, or take it in again. From any thread."""
+        self.inbox.put(pausing(request_id, paused))
+
+    def _take(self, message: IncomingMessage) -> None:
+        take_pausing(message, self._paused)
+        if isinstance(message.data, StagePayload) and not self._is_aborted(message.request_id):
+            self._waiting[message.request_id] = message.data
 
     def _begin(self, request_id: str, payload: StagePayload) -> None:
         self._computing = {request_id: time.monotonic()}
@@ -153,7 +160,8 @@ class StepScheduler(LoopScheduler, Generic[State]):
             self._after_step(request_id, stepped.pop(request_id))
 
     def _batch(self) -> list[str]:
-        by_time = sorted(self._keys, key=self._due.__getitem__)  # without work: in the order of their last steps
+        ready = [each for each in self._keys if each not in self._paused]
+        by_time = sorted(ready, key=self._due.__getitem__)  # without work: in the order of their last steps
         same = (each for each in by_time if self._keys[each] == self._keys[by_time[0]])
         return list(islice(same, self._max_batch_size))
 
