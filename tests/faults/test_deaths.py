@@ -122,6 +122,23 @@ async def test_retries_hide_a_death(folder: Path, name: str) -> None:
         await pipeline.as_before()
 
 
+async def test_a_failed_stage_serves_again_when_the_window_has_passed(folder: Path) -> None:
+    restart = RestartConfig(limit=1, window=2.0, backoff=0.05)
+    config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), restart=restart)
+    async with open_async(config) as client:
+        for number in range(2):
+            with pytest.raises(RequestFailedError, match="ended with code 9"):
+                await client.submit(OmniRequest({"n": number, "poison": {"at": "work", "kind": "die"}}))
+        with pytest.raises(RequestFailedError, match="stage 'work' has failed, as its process has died too often"):
+            await asyncio.wait_for(client.submit(OmniRequest({"n": 1})), SOON)
+        end = time.monotonic() + SOON
+        while client.health()["work"]["state"] == "failed":
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        answer = await asyncio.wait_for(client.submit(OmniRequest({"n": 1})), SOON)
+        assert answer["work"]["path"] == ["start", "work"]
+
+
 @pytest.mark.parametrize("kind", ["die", "die politely"])
 async def test_repeated_deaths_fail_the_stage(folder: Path, kind: str) -> None:
     restart = RestartConfig(limit=2, backoff=0.05)

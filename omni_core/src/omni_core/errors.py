@@ -110,11 +110,11 @@ class StartupError(OmniError):
 
 
 class StageFailedError(OmniError):
-    """A stage has died too often and is not restarted any more; ``stage`` is its name."""
+    """A stage has died too often, and what needs it fails for now; ``stage`` is its name."""
 
     def __init__(self, stage: str, reason: str) -> None:
         self.stage = stage
-        super().__init__(f"stage {stage!r} has failed and is not restarted any more: {reason}")
+        super().__init__(f"stage {stage!r} has failed, as its process has died too often: {reason}")
 
 
 NAME_CHARACTERS = 100

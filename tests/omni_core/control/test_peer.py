@@ -160,3 +160,13 @@ def test_senders_must_wait_while_the_backlog_is_large(peer: Peer) -> None:
     assert not peer.is_behind
     peer.push(message("x" * (BACKLOG_BYTES + 1)))
     assert peer.is_behind
+
+
+def test_a_peer_that_was_given_up_takes_messages_again_when_it_is_there() -> None:
+    peer = Peer("ipc://x")
+    peer.fail(TransportError("gone"))
+    with pytest.raises(TransportError, match="gone"):
+        peer.push(message("a"))
+    peer.up()
+    peer.push(message("b"))
+    assert len(peer.waiting) == 1

@@ -19,6 +19,7 @@ from omni_core.coordinator.machine import (
     RequestMachine,
 )
 from omni_core.coordinator.requests import RequestState, TrackedRequest
+from omni_core.coordinator.suspects import REMEMBERED_SECONDS
 from omni_core.errors import (
     CodecError,
     ConfigError,
@@ -526,3 +527,37 @@ def test_a_client_that_reads_nothing_more_fails_and_a_slow_one_does_not() -> Non
     assert slow.paused_at is None
     assert requests.clock(100.0 + SLOW_READER_SECONDS) == []
     assert requests.next_timer() is None
+
+
+# --- contents that end their process again and again -----------------------------------------------------------------
+@pytest.mark.parametrize(("retries", "most"), [(0, 4), (1, 3), (3, 4)])
+def test_a_content_that_ends_its_process_again_and_again_is_refused(retries: int, most: int) -> None:
+    pipeline = Pipeline({"bad"}, retries=retries)
+    for number in range(10):
+        try:
+            pipeline.submit("bad")
+        except InvalidRequestError as error:
+            assert "have ended their process several times" in str(error)
+            break
+        good = pipeline.submit(f"good{number}")
+        pipeline.run()
+        if retries:
+            assert set(states(good)) == {RequestState.COMPLETED}
+    assert pipeline.deaths <= most
+    assert pipeline.requests.counts["refused"] == 1
+    assert set(states(pipeline.submit("good"))) == {RequestState.RUNNING}
+    pipeline.run()
+    pipeline.now += REMEMBERED_SECONDS
+    assert set(states(pipeline.submit("bad"))) == {RequestState.RUNNING}
+
+
+def test_a_content_that_completes_between_deaths_is_never_refused() -> None:
+    pipeline = Pipeline({"bad"}, retries=0)
+    for number in range(6):
+        pipeline.killers = {f"bad{number}"}
+        lost = pipeline.submit("good", f"bad{number}")
+        pipeline.run()
+        assert set(states(lost)) == {RequestState.FAILED}
+        again = pipeline.submit("good")
+        pipeline.run()
+        assert set(states(again)) == {RequestState.COMPLETED}

@@ -84,23 +84,30 @@ def test_a_request_that_was_read_or_tried_too_often_fails(was_read: bool) -> Non
 
 def test_contents_are_remembered_for_a_while_and_in_a_number() -> None:
     suspects = Suspects(retries=1)
-    suspects.remember(None, 0.0)
+    suspects.blame(None, 1, "", 0.0)
     assert not suspects.knows_any(0.0)
-    suspects.remember(b"first", 0.0)
+    suspects.blame(b"first", 1, "", 0.0)
     assert suspects.knows_any(1.0)
     assert suspects.knows(b"first")
     assert not suspects.knows(b"other")
     assert not suspects.knows_any(REMEMBERED_SECONDS)
     for number in range(REMEMBERED_KILLERS + 1):
-        suspects.remember(str(number).encode(), 0.0)
+        suspects.blame(str(number).encode(), 1, "", 0.0)
     assert not suspects.knows(b"0")
     assert suspects.knows(b"1")
 
 
-def test_a_new_request_of_a_known_content_waits_and_its_next_death_is_its_last() -> None:
-    suspects, known = Suspects(retries=2), request("k")
-    suspects.put(known, 10.0)
-    assert suspects.next(1, 10.0) is None
-    assert suspects.next(0, 10.0) is known
-    assert suspects.holds_others
-    assert suspects.died([known], 11.0).failed == [known]
+def test_a_content_that_was_there_twice_runs_alone_and_is_refused_when_it_was_the_cause_twice_more() -> None:
+    suspects = Suspects(retries=0)
+    suspects.blame(b"x", 0, "", 0.0)
+    assert not suspects.knows(b"x")
+    suspects.blame(b"x", 0, "", 0.0)
+    assert suspects.knows(b"x")
+    suspects.blame(b"x", 1, "", 0.0)
+    assert suspects.refusal(b"x", 0.0) == ""
+    suspects.blame(b"x", 1, "that of 'a'", 100.0)
+    assert "the last time that of 'a'; they are refused for 550 s more" in suspects.refusal(b"x", 150.0)
+    assert suspects.refusal(b"y", 0.0) == suspects.refusal(None, 0.0) == ""
+    suspects.absolve(b"x")
+    assert not suspects.knows(b"x")
+    assert suspects.refusal(b"x", 0.0) == ""

@@ -123,9 +123,9 @@ def test_restarts_back_off_and_end() -> None:
         Kill(),
         Changed(UnitState.FAILED),
         Died("p is dead"),
-        Failed("p is dead", 4),
+        Failed("p is dead", 4, 60.0),
     ]
-    assert unit.deadline is None
+    assert unit.deadline == 80.0
     assert unit.process_is_ready("p", 21.0) == []
 
 
@@ -310,3 +310,65 @@ def test_a_compute_that_ends_in_time_is_forgotten() -> None:
     unit.answered("p", [], {}, 1.0)
     assert not unit.must_be_watched
     assert unit.answered("p", running, {}, 2.0 + ABORT_GRACE_SECONDS) == []
+
+
+# --- failed units ----------------------------------------------------------------------------------------------------
+def failed(unit: Unit) -> Unit:
+    ready(unit)
+    for _ in range(3):
+        die(unit, 20.0)
+        unit.clock(unit.deadline or 0.0)
+        unit.process_is_ready("p", 20.0)
+    die(unit, 20.0)
+    assert unit.state is UnitState.FAILED
+    return unit
+
+
+def test_a_failed_unit_is_tried_again_when_the_window_has_passed_and_serves_again() -> None:
+    unit = failed(make())
+    assert unit.clock(79.9) == []
+    assert unit.clock(80.0) == [Launch()]
+    assert (unit.state, unit.serves) == (UnitState.FAILED, False)
+    assert unit.process_is_ready("p", 81.0) == [Changed(UnitState.READY), Ready(True)]
+    assert die(unit, 82.0) == [Kill(), Changed(UnitState.RESTARTING), Died("p is dead")], "its deaths are forgotten"
+
+
+@pytest.mark.parametrize("how", ["exit", "message", "late", "no place"])
+def test_trials_in_vain_come_later_and_later(how: str) -> None:
+    unit = failed(make())
+    now, pauses = 20.0, []
+    for _ in range(6):
+        assert unit.deadline is not None
+        pauses.append(unit.deadline - now)
+        now = unit.deadline
+        assert unit.clock(now) == [Launch()]
+        if how == "exit":
+            assert die(unit, now) == []
+            now = unit.deadline
+            actions = unit.clock(now)
+        elif how == "message":
+            actions = unit.start_failed("stage", "no weights", "", now)
+            die(unit, now)
+        elif how == "late":
+            now = unit.deadline
+            actions = unit.clock(now)
+            die(unit, now)
+        else:
+            actions = unit.launch_failed([], "no place", now)
+        kill, failure = actions
+        assert (kill, type(failure), unit.state) == (Kill(), Failed, UnitState.FAILED)
+    assert pauses == pytest.approx([60.0, 120.0, 240.0, 480.0, 600.0, 600.0])
+
+
+def test_a_limit_of_no_restart_is_for_good_and_a_stopped_unit_is_not_tried() -> None:
+    unit = ready(Unit("stage", ("p",), RestartConfig(limit=0), 10.0))
+    assert die(unit, 1.0)[-1] == Failed("p is dead", 1, None)
+    assert unit.deadline is None
+    unit = failed(make())
+    unit.stop()
+    assert unit.deadline is None
+    unit = make()
+    unit.launch(0.0)
+    unit.start_failed("stage", "no weights", "", 1.0)
+    die(unit, 1.0)
+    assert (unit.state, unit.deadline) == (UnitState.FAILED, None), "it has never served"

@@ -190,7 +190,8 @@ class RestartConfig:
 
     Attributes:
         limit: deaths of one process within ``window`` seconds that are followed by a restart; at the next one its stages are
-            declared failed.
+            declared failed: what needs them fails at once. They are tried again after ``window`` seconds, after each trial in vain later,
+            and serve again once they start. 0: a process that has died is never started again.
         window: seconds for which a death is remembered.
         backoff: seconds before the second restart within the window, doubled for each further one; the first is at once.
         backoff_limit: the longest such pause in seconds.

@@ -96,8 +96,9 @@ class Peer:
 
     # --- connections that come and go ------------------------------------------------------------------------------------
     def up(self) -> None:
-        """There is a connection."""
+        """There is a connection; one that was given up is there again."""
         self.connected = True
+        self._failure = None
 
     def closed(self) -> None:
         """The connection has ended. A frame that was written in part waits for the next connection, in full."""
@@ -112,7 +113,7 @@ class Peer:
         return reached
 
     def fail(self, error: OmniError) -> list[Work]:
-        """Nothing will ever read what is sent: :meth:`push` raises ``error`` from now on. The work that waited is returned."""
+        """Nothing reads what is sent: :meth:`push` raises ``error`` until there is a connection again. The work that waited is returned."""
         self.closed()
         self._failure = error
         waiting = [frame.work for frame in self.waiting if frame.work is not None]

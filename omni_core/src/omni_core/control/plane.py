@@ -179,7 +179,7 @@ class ControlPlane:
             sender.connect()
 
     def peer_has_failed(self, endpoint: str, error: OmniError) -> list[Work]:
-        """Nothing will read ``endpoint`` any more: later messages to it raise ``error``. Returns the work that waited."""
+        """Nothing reads ``endpoint``: messages to it raise ``error`` until it is up again. Returns the work that waited."""
         return self._sender(endpoint).fail(error)
 
     def drop(self, endpoint: str) -> None:

@@ -266,8 +266,6 @@ class Coordinator:
         if self.recorder is not None:
             flow = ("client", self._entry_stage, None)
             self.recorder.slice(f"submit to {self._entry_stage}", begin, attempt, flow, starts=True)
-        if tracked.original is None:  # it will not run again
-            tracked.request = request.without_inputs()
 
     def _withdraw(self, action: Withdraw) -> None:
         self._reads.cancel(action.attempt_id)

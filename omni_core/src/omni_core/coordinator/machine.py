@@ -19,7 +19,7 @@ from attrs import evolve
 
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
-from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
+from omni_core.coordinator.suspects import MOST_BLAMED, QUIET_SECONDS, Suspects
 from omni_core.errors import (
     ConfigError,
     InvalidRequestError,
@@ -141,16 +141,18 @@ class RequestMachine:
         try:
             self._check(request, name)
             terminals = self._terminals_of(request)
+            digest = self._digest(request) if self._suspects.knows_any(now) else None
+            if refusal := self._suspects.refusal(digest, now):
+                raise InvalidRequestError(refusal)
         except OmniError:
             self.counts["refused"] += 1
             raise
-        original = request if self._retries else None
-        tracked = TrackedRequest(name, original, request, terminals, now, wants_partial)
+        tracked = TrackedRequest(name, request, request, terminals, now, wants_partial)
         self._tracked[name] = tracked
         self.counts["admitted"] += 1
         if request.timeout is not None:
             self._set_timer(now + request.timeout, name, self._expire)
-        if self._suspects.knows_any(now) and self._suspects.knows(self._digest(request)):
+        if self._suspects.knows(digest):
             self._suspects.put(tracked, now)
             self._set_timer(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
             return tracked, self._next_suspect(now)
@@ -241,9 +243,12 @@ class RequestMachine:
         verdict = self._suspects.died(victims, now)
         actions = [action for each in victims for action in self._withdraw(each)]
         for each in verdict.failed:
-            if each.is_cause and each.original is not None:
-                self._suspects.remember(self._digest(each.original), now)
-            actions += self._fail(each, ErrorInfo(stages.get(id(each)), "ProcessDied", reason), now)
+            stage = stages.get(id(each))
+            causes = each.strikes if each.is_cause and each.attempts > 1 else int(each.is_cause or len(victims) == 1)
+            if causes or (not self._retries and each in victims[-MOST_BLAMED:]):
+                digest = self._digest(each.original) if each.original is not None else None
+                self._suspects.blame(digest, causes, f"that of stage {stage!r}: {reason}", now)
+            actions += self._fail(each, ErrorInfo(stage, "ProcessDied", reason), now)
         for each in victims:
             if each.quiet_until > now and not each.is_over:
                 self._set_timer(each.quiet_until, each.request_id, lambda _, now: self._next_suspect(now))
@@ -434,6 +439,8 @@ class RequestMachine:
             if was_running:
                 actions.append(Withdraw(tracked.attempt_id))
         else:
+            if tracked.original is not None and self._suspects.knows_any(now):
+                self._suspects.absolve(self._digest(tracked.original))
             self._typical_seconds += 0.1 * (now - tracked.since - self._typical_seconds)
         actions.append(Ended(tracked))
         if self._suspects.alone is not None or len(self._suspects):

@@ -39,7 +39,7 @@ class TrackedRequest:
 
     Attributes:
         request: as it is sent to the stages, with its placement.
-        original: as the client gave it, for further attempts; ``None`` if there can be none.
+        original: as the client gave it, for further attempts, and to know its content again if its process dies.
         terminals: terminal stages whose results are expected still.
         since: admission, in seconds of the injected clock.
         wants_partial: the client reads partial results.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-from attrs import frozen
+from attrs import define, frozen
 
 from omni_core.coordinator.requests import TrackedRequest
 
@@ -20,6 +20,13 @@ MOST_ATTEMPTS_BEYOND_RETRIES = 6
 REMEMBERED_KILLERS = 1_000
 REMEMBERED_SECONDS = 600.0
 """Seconds for which the content of a request that ended its process is remembered."""
+
+MOST_BLAMED = 64
+"""Requests of one death without a known cause whose contents are remembered, the youngest."""
+
+_DOUBT, _CAUSE = 1, 2
+_RUNS_ALONE, _REFUSED = 2, 6
+"""The blame of a content for one death, as one of several that were there or as the cause; and what follows from so much of it."""
 
 QUIET_SECONDS = 5.0
 """Seconds that the cause of a death waits for the other requests to end, and that new requests wait for its end at most."""
@@ -33,6 +40,15 @@ class Verdict:
     again: list[TrackedRequest]
 
 
+@define
+class _Content:
+    """A content that has been in processes that died, with no request of it completed since."""
+
+    until: float
+    blame: int = 0
+    reason: str = ""
+
+
 class Suspects:
     """The suspects that wait for their turn, the one that runs, and the contents that are known to end a process.
 
@@ -44,7 +60,7 @@ class Suspects:
         self._retries = retries
         self._waiting: deque[TrackedRequest] = deque()
         self._deaths = 0
-        self._killers: OrderedDict[bytes, float] = OrderedDict()
+        self._killers: OrderedDict[bytes, _Content] = OrderedDict()
         self.alone: TrackedRequest | None = None
         """The suspect that runs."""
 
@@ -130,19 +146,42 @@ class Suspects:
         return self.alone is not None and self.alone.is_cause
 
     # --- contents ------------------------------------------------------------------------------------------------------
-    def remember(self, digest: bytes | None, now: float) -> None:
-        """Remember the content of a request that has ended its process, by its digest if it has one."""
+    def blame(self, digest: bytes | None, causes: int, reason: str, now: float) -> None:
+        """Remember the content of a request that was in a process when it died, by its digest if it has one.
+
+        Args:
+            causes: deaths that it was the cause of, or was alone in; 0: it was there with others at one.
+        """
+        if digest is None:
+            return
+        content = self._killers.pop(digest, None) or _Content(now)
+        content.until, content.reason = now + REMEMBERED_SECONDS, reason
+        content.blame += causes * _CAUSE or _DOUBT
+        self._killers[digest] = content
+        if len(self._killers) > REMEMBERED_KILLERS:
+            self._killers.popitem(last=False)
+
+    def absolve(self, digest: bytes | None) -> None:
+        """Forget a content: a request of it has completed."""
         if digest is not None:
             self._killers.pop(digest, None)
-            self._killers[digest] = now + REMEMBERED_SECONDS
-            if len(self._killers) > REMEMBERED_KILLERS:
-                self._killers.popitem(last=False)
 
     def knows_any(self, now: float) -> bool:
         """Return whether any content is remembered; then new requests are compared with it."""
-        while self._killers and next(iter(self._killers.values())) <= now:
+        while self._killers and next(iter(self._killers.values())).until <= now:
             self._killers.popitem(last=False)
         return bool(self._killers)
 
     def knows(self, digest: bytes | None) -> bool:
-        return digest in self._killers
+        """Return whether requests of this content must run alone."""
+        return digest in self._killers and self._killers[digest].blame >= _RUNS_ALONE
+
+    def refusal(self, digest: bytes | None, now: float) -> str:
+        """Return why requests of this content are refused; empty if they are not."""
+        content = self._killers.get(digest) if digest is not None else None
+        if content is None or content.blame < _REFUSED:
+            return ""
+        return (
+            f"requests with this content have ended their process several times, the last time {content.reason}; "
+            f"they are refused for {content.until - now:.0f} s more"
+        )

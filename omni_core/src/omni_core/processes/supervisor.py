@@ -46,7 +46,7 @@ class Owner(Protocol):
         """The unit serves again after a restart."""
 
     def unit_failed(self, supervisor: Supervisor, reason: str) -> None:
-        """The unit will not be restarted any more."""
+        """The unit has died too often: what needs it fails. If it is tried again and serves, :meth:`unit_is_back` follows."""
 
     def ping(self, process: ProcessSpec) -> None:
         """Ask a process for an answer, which comes back by :meth:`Supervisor.answered`."""
@@ -179,9 +179,10 @@ class Supervisor:
                 logger.error("stage %s: %s%s", self.label, action.reason, log, extra=where)
                 self._owner.unit_died(self, action.reason)
             else:
-                logger.error(
-                    "stage %s has died %d times in a short while: given up", self.label, action.deaths, extra=where
-                )
+                pause = action.pause
+                then = "it is not restarted" if pause is None else f"it is tried again in {pause:.0f} s"
+                what = "stage %s has died %d times in a short while (%s): what needs it fails; %s"
+                logger.error(what, self.label, action.deaths, action.reason, then, extra=where)
                 self._owner.unit_failed(self, action.reason)
         self._set_timer()
 

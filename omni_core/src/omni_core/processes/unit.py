@@ -26,6 +26,9 @@ STALL_SECONDS = 3.0
 COMPUTE_SECONDS = 600.0
 """The ``compute_timeout`` of stage functions that set none, and the longest stall."""
 
+LONGEST_PAUSE_SECONDS = 600.0
+"""The longest time for which a failed unit is not tried again, or the window of its policy if that is longer."""
+
 ABORT_GRACE_SECONDS = 30.0
 """The time that the compute of an aborted request has to end, or the stage's ``compute_timeout`` if that is shorter."""
 
@@ -96,10 +99,15 @@ class Died:
 
 @frozen
 class Failed:
-    """Report that the unit will not be restarted any more, after so many ``deaths``."""
+    """Report that the unit has died too often, ``deaths`` times, and that what needs it fails until it serves again.
+
+    Attributes:
+        pause: seconds until it is tried again; ``None``: never.
+    """
 
     reason: str
     deaths: int
+    pause: float | None
 
 
 Action = Launch | Kill | Ping | Changed | Started | Ready | Stalled | Died | Failed
@@ -154,6 +162,8 @@ class Unit:
     _restart_at: float | None = field(init=False, default=None)
     _exits: list[_Exit] = field(init=False, factory=list)
     _deaths: deque[float] = field(init=False, factory=deque)
+    _trials: int | None = field(init=False, default=None)
+    """Of a unit that has failed by its limit: how often it was tried again in vain."""
     _orphans: dict[tuple[str, str], float] = field(init=False, factory=dict)
     """``(stage, request)`` of computes whose request is over, and the time when that was first seen."""
     _aborts: tuple[float, float] | None = field(init=False, default=None)
@@ -173,6 +183,10 @@ class Unit:
         """The time when :meth:`clock` must be called, if any."""
         times = [self._start_by, self._restart_at, *(each.due for each in self._exits)]
         return min((each for each in times if each is not None), default=None)
+
+    @property
+    def _is_starting(self) -> bool:
+        return self._is_launched and not self.serves
 
     # --- start -------------------------------------------------------------------------------------------------------
     def launch(self, now: float) -> list[Action]:
@@ -198,16 +212,15 @@ class Unit:
     def process_is_ready(self, name: str, now: float) -> list[Action]:
         """A process has built its stages."""
         self._processes[name].is_ready = True
-        starting = self.state in (UnitState.STARTING, UnitState.RESTARTING) and self._is_launched
-        if not starting or not all(each.is_ready and each.is_running for each in self._processes.values()):
+        if not self._is_starting or not all(each.is_ready and each.is_running for each in self._processes.values()):
             return []
-        self._start_by = None
+        self._start_by = self._trials = None
         again, self._has_started = self._has_started, True
         return [*self._enter(UnitState.READY), Ready(again), *([] if again else [Started()])]
 
     def start_failed(self, stage: str | None, problem: str, trace: str, now: float) -> list[Action]:
         """A process cannot build a stage, and says why; it ends by itself."""
-        if self.state not in (UnitState.STARTING, UnitState.RESTARTING):
+        if not self._is_starting:
             return []
         text = f"stage {stage!r} could not be started: {problem}\n{trace}".rstrip()
         return self._down(problem, now, Started(text))
@@ -260,20 +273,38 @@ class Unit:
             self._has_started = True
             failure = start or Started(f"stage {self.label!r} could not be started: {reason}")
             return [Kill(), *self._enter(UnitState.FAILED), failure]
+        if self._trials is not None:
+            self._trials += 1
+            return self._fail(reason, now)
         self._deaths.append(now)
         while self._deaths[0] < now - self.policy.window:
             self._deaths.popleft()
         # Died also if it was not ready yet: that it was may lie unread here, and others may have written to it.
         if len(self._deaths) > self.policy.limit:
-            return [Kill(), *self._enter(UnitState.FAILED), Died(reason), Failed(reason, len(self._deaths))]
+            self._trials = 0
+            return [Kill(), *self._enter(UnitState.FAILED), Died(reason), *self._fail(reason, now)[1:]]
         actions = [Kill(), *self._enter(UnitState.RESTARTING), Died(reason)]
         self._restart_when_all_are_gone(now)
         return actions
 
+    def _fail(self, reason: str, now: float) -> list[Action]:
+        self._restart_when_all_are_gone(now)
+        return [Kill(), Failed(reason, len(self._deaths) + (self._trials or 0), self._pause)]
+
+    @property
+    def _pause(self) -> float | None:
+        """How long a unit that has failed by its limit is left alone; a limit of 0 means for good."""
+        if self._trials is None or self.policy.limit == 0:
+            return None
+        window = max(self.policy.window, 1.0)
+        return min(window * 2 ** min(self._trials, 10), max(window, LONGEST_PAUSE_SECONDS))
+
     def _restart_when_all_are_gone(self, now: float) -> None:
-        if self.state is not UnitState.RESTARTING or self._restart_at is not None:
+        if self._restart_at is not None or any(process.is_running for process in self._processes.values()):
             return
-        if not any(process.is_running for process in self._processes.values()):
+        if self.state is UnitState.FAILED and self._pause is not None:
+            self._restart_at = now + self._pause
+        elif self.state is UnitState.RESTARTING:
             before = len(self._deaths) - 1
             pause = min(self.policy.backoff * 2 ** (before - 1), self.policy.backoff_limit) if before > 0 else 0.0
             self._restart_at = now + pause
