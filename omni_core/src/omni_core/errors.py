@@ -6,11 +6,20 @@ raised are code of that plugin: formatting them may raise anything (``SystemExit
 
 from __future__ import annotations
 
+import logging
+import opcode
 import reprlib
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class OmniError(Exception):
@@ -166,6 +175,34 @@ def message_of(error: BaseException, *, with_type: bool = False) -> str:
     is_safe = type(error) in _OWN or (type(error) in _BUILT_IN and all(type(each) in (str, int) for each in error.args))
     message = _cut(text()) if is_safe else guarded(text)
     return f"{name_of(error)}: {message}" if with_type else message
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception is a Ctrl-C of the user, which must end what runs, and not one that the interrupted code raised itself."""
+    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    handler = signal.getsignal(signal.SIGINT)
+    while isinstance(handler, partial):
+        handler = handler.func
+    code = getattr(handler, "__code__", None)
+    last = trace = error.__traceback__
+    while trace is not None:
+        if code is not None and trace.tb_frame.f_code is code:
+            return True
+        last, trace = trace, trace.tb_next
+    # Python's own handler has no frame: then no statement `raise` is where the exception comes from.
+    return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != opcode.opmap["RAISE_VARARGS"]
+
+
+def contained(call: Callable[[], T], default: T, what: str) -> T:
+    """Return what ``call`` returns; where it raises anything but a Ctrl-C, log that ``what`` has failed and return ``default``."""
+    try:
+        return call()
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        logger.warning("%s has failed: %s", what, message_of(error, with_type=True))
+        return default
 
 
 def guarded(text: Callable[[], str]) -> str:

@@ -54,7 +54,7 @@ async def test_wrong_arguments_fail_before_anything_is_started(stages: ModuleTyp
     config = stages.chat_pipeline(tmp_path)
     with pytest.raises(omni.ConfigError, match="retries: must not be negative"):
         omni.open_async(config, retries=-1)
-    with pytest.raises(omni.ConfigError, match="request_timeout: must be greater than 0"):
+    with pytest.raises(omni.ConfigError, match="request_timeout: must be greater than 0 and finite"):
         omni.open_async(config, request_timeout=0.0)
     with pytest.raises(omni.ConfigError, match="'wrte' is neither a stage nor a pipeline field; did you mean 'write'"):
         omni.open_async(config, set={"wrte.gpu": 0})

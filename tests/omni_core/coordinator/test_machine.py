@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -533,17 +534,15 @@ def test_a_client_that_reads_nothing_more_fails_and_a_slow_one_does_not() -> Non
 @pytest.mark.parametrize(("retries", "most"), [(0, 4), (1, 3), (3, 4)])
 def test_a_content_that_ends_its_process_again_and_again_is_refused(retries: int, most: int) -> None:
     pipeline = Pipeline({"bad"}, retries=retries)
-    for number in range(10):
-        try:
-            pipeline.submit("bad")
-        except InvalidRequestError as error:
-            assert "have ended their process several times" in str(error)
-            break
-        good = pipeline.submit(f"good{number}")
+    while pipeline.deaths < most:
+        pipeline.submit("bad")
+        good = pipeline.submit(f"good{pipeline.deaths}")
         pipeline.run()
         if retries:
             assert set(states(good)) == {RequestState.COMPLETED}
-    assert pipeline.deaths <= most
+    assert pipeline.deaths == most
+    with pytest.raises(InvalidRequestError, match="have ended their process several times"):
+        pipeline.submit("bad")
     assert pipeline.requests.counts["refused"] == 1
     assert set(states(pipeline.submit("good"))) == {RequestState.RUNNING}
     pipeline.run()
@@ -561,3 +560,61 @@ def test_a_content_that_completes_between_deaths_is_never_refused() -> None:
         again = pipeline.submit("good")
         pipeline.run()
         assert set(states(again)) == {RequestState.COMPLETED}
+
+
+# --- hooks that end a program ----------------------------------------------------------------------------------------
+ENDS = [SystemExit(3), KeyboardInterrupt(), MemoryError(), GeneratorExit(), asyncio.CancelledError(), BaseException()]
+
+
+def raising(error: BaseException) -> Any:
+    def hook(*_: Any) -> Any:
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+def test_whatever_a_placement_raises_fails_its_request_alone(error: BaseException) -> None:
+    requests = machine(place=lambda attempt, request: raising(error)() if request.inputs == "bad" else {})
+    good, _ = submit(requests, "good")
+    bad, actions = submit(requests, "bad", inputs="bad")
+    assert actions == [Ended(bad)]
+    assert isinstance(bad.error, RequestFailedError)
+    assert bad.error.error_type == type(error).__name__
+    assert (requests.in_flight, good.state) == (1, RequestState.RUNNING)
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+def test_whatever_a_function_for_terminal_stages_raises_refuses_its_request(error: BaseException) -> None:
+    requests = machine(terminal_stages_fn=raising(error))
+    with pytest.raises(InvalidRequestError, match="terminal_stages_fn failed"):
+        submit(requests, "bad")
+    assert requests.in_flight == 0
+
+
+class Odd(float):
+    def __float__(self) -> float:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [10**400, 10**5000, -(10**400), float("nan"), float("inf"), -1, 0, True, "5", b"5", [1], Odd(2.0)],
+    ids=lambda timeout: type(timeout).__name__,
+)
+def test_a_timeout_that_no_clock_can_count_is_refused(timeout: Any) -> None:
+    requests = machine(max_in_flight=1)
+    with pytest.raises(InvalidRequestError, match="timeout: must be a number of seconds greater than 0, is") as caught:
+        submit(requests, "r", timeout=timeout)
+    assert len(str(caught.value)) < 200
+    assert requests.in_flight == 0
+    submit(requests, "good", timeout=1e300)
+    assert requests.next_timer() == 1e300
+
+
+def test_a_request_that_cannot_be_begun_gives_its_slot_back() -> None:
+    requests = machine(max_in_flight=1)
+    requests._start = raising(RuntimeError("a fault of our own"))  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="of our own"):
+        submit(requests, "r", timeout=5.0)
+    assert (requests.in_flight, requests.next_timer()) == (0, None)

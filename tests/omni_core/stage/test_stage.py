@@ -637,3 +637,36 @@ async def test_a_slow_client_holds_the_stream_to_its_stage_and_a_local_source(pr
     assert len(scheduler.inbox) == 1, "the second chunk waits in the writer"
     stage.abort("r")
     assert writer._requests.get("r").held == set()  # type: ignore[union-attr]
+
+
+# --- hooks of a scheduler that fail ----------------------------------------------------------------------------------
+def ends(*_: Any) -> Any:
+    raise SystemExit(3)
+
+
+async def test_a_scheduler_whose_hooks_end_programs_hurts_no_other_request(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    for name in ("statistics", "running_computes", "waiting", "abort"):
+        setattr(scheduler, name, ends)
+    stage._abort_one = ends
+    for name in ("r", "good"):
+        stage.receive_payload(payload(request_id=name), None)
+    assert stage.statistics()["in_flight"] == 2.0
+    assert stage.running_computes() == {}
+    assert stage.waiting("r") == ["has it queued or computes"]
+    put(stage, scheduler, OutgoingMessage("r", "error", ValueError("bad")))
+    assert process.errors() == [("r", "ValueError: bad")]
+    stage.abort("r")
+    put(stage, scheduler, result(1, "good"))
+    (sent,) = process.take("coordinator")
+    assert (sent.request_id, sent.error) == ("good", None)
+
+
+async def test_a_failure_that_cannot_be_described_ends_its_request(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(), None)
+    monkeypatch.setattr("omni_core.stage.stage.describe", ends)
+    put(stage, scheduler, OutgoingMessage("r", "error", ValueError("bad")))
+    assert process.errors() == [("r", "ValueError: (no message: it cannot be described)")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from attrs import asdict
@@ -278,8 +279,8 @@ def _restart(config: PipelineConfig) -> Iterator[str]:
         yield f"retries: must not be negative, is {config.retries}"
     if config.max_in_flight < 1:
         yield f"max_in_flight: must be at least 1, is {config.max_in_flight}"
-    if config.request_timeout is not None and config.request_timeout <= 0:
-        yield f"request_timeout: must be greater than 0, is {config.request_timeout:g}"
+    if config.request_timeout is not None and not 0 < config.request_timeout < inf:
+        yield f"request_timeout: must be greater than 0 and finite, is {config.request_timeout:g}"
     for name in ("limit", "window", "backoff", "backoff_limit"):
         if getattr(config.restart, name) < 0:
             yield f"restart.{name}: must not be negative, is {getattr(config.restart, name):g}"

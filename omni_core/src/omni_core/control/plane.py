@@ -20,7 +20,7 @@ from omni_core.control.lanes import in_task
 from omni_core.control.network import Link, Network
 from omni_core.control.sender import Sender
 from omni_core.control.unix import UnixLink, UnixListener
-from omni_core.errors import CodecError, OmniError, TransportError
+from omni_core.errors import CodecError, OmniError, TransportError, is_interrupt
 from omni_core.protocol.codec import decode
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,9 @@ class ControlPlane:
             return
         try:
             self._on_message(message)
-        except Exception:  # the frames behind it in the stream must still be handled
+        except BaseException as error:  # the frames behind it in the stream must still be handled
+            if is_interrupt(error):
+                raise
             logger.exception("a %s could not be handled", type(message).__name__)
 
     def close(self) -> None:

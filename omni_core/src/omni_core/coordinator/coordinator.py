@@ -20,7 +20,7 @@ from omni_core.control.lanes import Lanes, in_task
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
-from omni_core.errors import OmniError
+from omni_core.errors import InvalidRequestError, OmniError, contained, is_interrupt, message_of
 from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
@@ -42,6 +42,8 @@ from omni_core.protocol.messages import (
 from omni_core.protocol.structure import rough_nbytes
 
 logger = logging.getLogger(__name__)
+
+_TELEMETRY = "OpenTelemetry, asked for a span,"
 
 
 class Coordinator:
@@ -156,12 +158,22 @@ class Coordinator:
         except OmniError:
             self._machine.counts["refused"] += 1
             raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            self._machine.counts["refused"] += 1
+            raise InvalidRequestError(f"the request cannot be checked: {message_of(error, with_type=True)}") from error
         tracked, actions = self._machine.submit(request, request_id, wants_partial=wants_partial, now=self._loop.time())
-        if self.telemetry is not None:
-            tracked.request = self.telemetry.begin(tracked.request_id, tracked.request)
-        if self._machine.in_flight == 1:
-            self._on_busy()
-        self._perform(actions)
+        try:
+            if self.telemetry is not None:
+                begin = partial(self.telemetry.begin, tracked.request_id, tracked.request)
+                tracked.request = contained(begin, tracked.request, _TELEMETRY)
+            if self._machine.in_flight == 1:
+                self._on_busy()
+            self._perform(actions)
+        except BaseException:
+            self._leave(tracked)
+            raise
         return tracked
 
     async def _news(self, tracked: TrackedRequest) -> None:
@@ -208,7 +220,8 @@ class Coordinator:
         """Add the time of a traced request in a stage to its trace."""
         if self.telemetry is not None:
             tracked = self._machine.attempt(span.request_id)
-            self.telemetry.stage(tracked.request_id if tracked is not None else span.request_id, span)
+            request_id = tracked.request_id if tracked is not None else span.request_id
+            contained(partial(self.telemetry.stage, request_id, span), None, _TELEMETRY)
 
     def attempts(self) -> dict[str, OmniRequest]:
         """The running requests by the names that stages know them by."""
@@ -260,7 +273,9 @@ class Coordinator:
         try:
             body, has_tensors = encode_whole(StagePayload(attempt, request, None))
             self._submit_to_stage(SubmitMessage(attempt, self._entry_stage, body, has_tensors), request)
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
             return
         if self.recorder is not None:
@@ -277,7 +292,8 @@ class Coordinator:
     def _end(self, action: Ended) -> None:
         tracked = action.request
         if self.telemetry is not None:
-            self.telemetry.end(tracked.request_id, tracked.state.value, tracked.error)
+            end = partial(self.telemetry.end, tracked.request_id, tracked.state.value, tracked.error)
+            contained(end, None, _TELEMETRY)
         if self.recorder is not None:
             self.recorder.end(tracked.attempt_id, "request", state=tracked.state.value)
         self._wake(action)
@@ -313,7 +329,9 @@ class Coordinator:
         begin = time.monotonic_ns()
         try:
             data = decode(message.body or b"\xc0")
-        except OmniError as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             self.fail(attempt, describe(error, stage))
             return
         if self.recorder is not None:
@@ -329,6 +347,8 @@ def _digest(request: OmniRequest) -> bytes | None:
     """A digest of a request's content, or ``None`` where it cannot be encoded."""
     try:
         body = encode([request.inputs, request.params, request.modalities, request.metadata])
-    except Exception:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         return None
     return hashlib.blake2b(body, digest_size=16).digest()

@@ -29,7 +29,10 @@ from omni_core.errors import (
     RequestFailedError,
     RequestTimeoutError,
     StageFailedError,
+    guarded,
+    is_interrupt,
     message_of,
+    name_of,
 )
 from omni_core.protocol.error_info import error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
@@ -150,16 +153,25 @@ class RequestMachine:
         tracked = TrackedRequest(name, request, request, terminals, now, wants_partial)
         self._tracked[name] = tracked
         self.counts["admitted"] += 1
+        try:
+            return tracked, self._enter(tracked, digest, now)
+        except BaseException as error:
+            failure = RequestFailedError(name, None, name_of(error), "it could not be begun")
+            self._end(tracked, RequestState.FAILED, failure, now)
+            raise
+
+    def _enter(self, tracked: TrackedRequest, digest: bytes | None, now: float) -> list[Action]:
+        request, name = tracked.request, tracked.request_id
         if request.timeout is not None:
             self._set_timer(now + request.timeout, name, self._expire)
         if self._suspects.knows(digest):
             self._suspects.put(tracked, now)
             self._set_timer(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
-            return tracked, self._next_suspect(now)
+            return self._next_suspect(now)
         if self._suspects.holds_others and now < self._hold_until:
             self._held.append(tracked)
-            return tracked, []
-        return tracked, self._start(tracked, now)
+            return []
+        return self._start(tracked, now)
 
     def abort(self, request_id: str, now: float) -> list[Action]:
         """Drop a request; an id that is not held is ignored."""
@@ -177,11 +189,9 @@ class RequestMachine:
     def _check(self, request: OmniRequest, name: str) -> None:
         if self._is_closed:
             raise RequestFailedError(name, None, "PipelineStopped", "the pipeline was stopped")
-        timeout = request.timeout
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf
-        ):
-            raise InvalidRequestError(f"timeout: must be a number of seconds greater than 0, is {timeout!r}")
+        if request.timeout is not None and not _are_seconds(request.timeout):
+            shown = guarded(lambda: repr(request.timeout))[:80]
+            raise InvalidRequestError(f"timeout: must be a number of seconds greater than 0, is {shown}")
         if name in self._tracked or name in self._ended:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
@@ -198,6 +208,8 @@ class RequestMachine:
         except InvalidRequestError:
             raise
         except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}") from error
         if not chosen or not chosen <= self._terminal_stages:
             allowed = sorted(self._terminal_stages)
@@ -212,7 +224,9 @@ class RequestMachine:
             tracked.attempt_id = f"{tracked.request_id}~{self._new_id()}"
         try:
             placement = self._place(tracked.attempt_id, tracked.request)
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return self.start_failed(tracked, error, now)
         if placement:
             tracked.request = evolve(tracked.request, placement=placement)
@@ -220,14 +234,14 @@ class RequestMachine:
         self._attempts[tracked.attempt_id] = tracked
         return [Start(tracked)]
 
-    def start_failed(self, tracked: TrackedRequest, error: Exception, now: float) -> list[Action]:
+    def start_failed(self, tracked: TrackedRequest, error: BaseException, now: float) -> list[Action]:
         """Fail a request that could not be sent to the entry stage."""
         if tracked.is_over:
             return []
         if isinstance(error, OmniError) and not isinstance(error, StageFailedError) and tracked.attempts == 1:
             return self._end(tracked, RequestState.FAILED, error, now)
-        stage = error.stage if isinstance(error, StageFailedError) else None
-        failure = RequestFailedError(tracked.request_id, stage, type(error).__name__, message_of(error))
+        stage = getattr(error, "stage", None) if isinstance(error, StageFailedError) else None
+        failure = RequestFailedError(tracked.request_id, stage, name_of(error), message_of(error))
         failure.__cause__ = error
         return self._end(tracked, RequestState.FAILED, failure, now)
 
@@ -447,3 +461,13 @@ class RequestMachine:
             self._suspects.drop(tracked)
             actions += self._next_suspect(now)
         return actions
+
+
+def _are_seconds(value: Any) -> bool:
+    """Return whether a value is a number of seconds that a clock can count."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except BaseException:  # an integer beyond all floats; a subclass may raise anything
+        return False

@@ -174,7 +174,8 @@ class Suspects:
 
     def knows(self, digest: bytes | None) -> bool:
         """Return whether requests of this content must run alone."""
-        return digest in self._killers and self._killers[digest].blame >= _RUNS_ALONE
+        content = self._killers.get(digest) if digest is not None else None
+        return content is not None and content.blame >= _RUNS_ALONE
 
     def refusal(self, digest: bytes | None, now: float) -> str:
         """Return why requests of this content are refused; empty if they are not."""

@@ -22,7 +22,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
-from omni_core.errors import OmniError, StageFailedError, StartupError
+from omni_core.errors import OmniError, StageFailedError, StartupError, contained, is_interrupt
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
 from omni_core.launch.running import RequestRecorder, Running, RunningOperations, machine_of, operations_of, recorder_of
@@ -306,7 +306,7 @@ class MultiProcessPipelineRunner:
     # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
     def unit_changed(self, unit: Supervisor) -> None:
         for name in unit.spec.stage_names if unit.role is Role.SERVING else ():
-            self._on_progress(name, unit.life.state.value)
+            contained(partial(self._on_progress, name, unit.life.state.value), None, "on_progress")
 
     def unit_died(self, unit: Supervisor, reason: str) -> None:
         self._deaths.survivor_died(unit.spec)
@@ -388,7 +388,9 @@ class MultiProcessPipelineRunner:
             if self._launcher is not None:
                 try:
                     await self._launcher.release()
-                except Exception:  # a launcher is anyone's code
+                except BaseException as error:  # a launcher is anyone's code
+                    if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                        raise
                     logger.exception("the launcher has not given back everything")
             if self._control is not None:
                 self._control.close()

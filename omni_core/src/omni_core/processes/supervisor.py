@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from omni_core.config.schema import RestartConfig
-from omni_core.errors import OmniError, StartupError
+from omni_core.errors import OmniError, StartupError, is_interrupt
 from omni_core.processes import unit
 from omni_core.processes.process import Launch, SupervisedProcess
 from omni_core.processes.unit import Action, Unit
@@ -198,7 +198,11 @@ class Supervisor:
             specs, launch = await self._places.place(self.spec, self.life.restarts)
             for spec in specs:
                 self.processes.append(launch(spec, self._exited))
-        except Exception as error:  # a launcher is anyone's code
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a launcher is anyone's code
+            if is_interrupt(error):
+                raise
             return str(error) if isinstance(error, OSError | OmniError) else f"{type(error).__name__}: {error}"
         return None
 

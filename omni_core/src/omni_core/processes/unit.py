@@ -297,7 +297,7 @@ class Unit:
         if self._trials is None or self.policy.limit == 0:
             return None
         window = max(self.policy.window, 1.0)
-        return min(window * 2 ** min(self._trials, 10), max(window, LONGEST_PAUSE_SECONDS))
+        return min(window * 2.0 ** min(self._trials, 10), max(window, LONGEST_PAUSE_SECONDS))
 
     def _restart_when_all_are_gone(self, now: float) -> None:
         if self._restart_at is not None or any(process.is_running for process in self._processes.values()):

@@ -13,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from omni_core.errors import RelayCapacityError, RequestTooLargeError, message_of
+from omni_core.errors import RelayCapacityError, RequestTooLargeError, contained, message_of, name_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.recording import Recorder, StageRecorder
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.protocol.error_info import describe
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.messages import ErrorInfo, OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.protocol.structure import rough_nbytes
 from omni_core.scheduling.base import IncomingMessage, Scheduler
@@ -167,7 +168,10 @@ class Stage(StageThread):
             if active is None:
                 return []
             ask = getattr(self.scheduler, "waiting", None)
-            return active.waits_for(self.spec.stream_from) if ask is None else active.waits_for([], ask(request_id))
+            if ask is None:
+                return active.waits_for(self.spec.stream_from)
+            inputs = contained(lambda: str(ask(request_id)), "", f"`waiting` of the scheduler of stage {self.name!r}")
+            return active.waits_for([], inputs)
 
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
         """Take a payload from the coordinator (``source`` is ``None``) or from another stage."""
@@ -310,7 +314,7 @@ class Stage(StageThread):
 
     def _abort_in_scheduler(self, request_id: str) -> None:
         for part_id in self.groups.end(request_id):
-            self._abort_one(part_id)
+            contained(partial(self._abort_one, part_id), None, f"`abort` of the scheduler of stage {self.name!r}")
 
     def _complete(self, active: ActiveRequest) -> None:
         self._metrics.completed += 1
@@ -350,7 +354,10 @@ class Stage(StageThread):
         if isinstance(error, RelayCapacityError):  # the size of what travels follows from what the request brought
             logger.warning("request %s is too large: %s", request_id, message_of(error))
             error = RequestTooLargeError(_TOO_LARGE)
-        info = describe(error, self.name)
+        try:
+            info = describe(error, self.name)
+        except BaseException:  # whatever it is, the request ends
+            info = ErrorInfo(self.name, name_of(error), "(no message: it cannot be described)")
         active.error = info.error_type
         self._abort_in_scheduler(request_id)
         self._outbound.fail(self.name, request_id, info)

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 
-from omni_core.errors import message_of
+from omni_core.errors import contained, message_of
 from omni_core.observe.recording import Recorder
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import imported
@@ -34,15 +34,17 @@ class StageThread(ABC):
     def statistics(self) -> dict[str, float]:
         """Return the counters that the scheduler offers, and ``cpu_seconds``, the processor's time of its threads."""
         offered = getattr(self.scheduler, "statistics", dict)
+        counted: dict[str, float] = contained(
+            lambda: dict(offered()), {}, f"`statistics` of the scheduler of stage {self.name!r}"
+        )
         clock = time.pthread_getcpuclockid(self._thread.ident or 0) if self._thread.is_alive() else None
-        found: dict[str, float] = offered()
         own = 0.0 if clock is None else time.clock_gettime(clock)
-        return {**found, "cpu_seconds": own + found.get("cpu_seconds", 0.0)}
+        return {**counted, "cpu_seconds": own + counted.get("cpu_seconds", 0.0)}
 
     def running_computes(self) -> dict[str, float]:
         """Return the requests of the running compute, with the ``time.monotonic()`` of its begin, if the scheduler reports it."""
         offered = getattr(self.scheduler, "running_computes", dict)
-        return dict(offered())
+        return contained(lambda: dict(offered()), {}, f"`running_computes` of the scheduler of stage {self.name!r}")
 
     @abstractmethod
     def ended(self, error: RuntimeError) -> None:

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from omni_core.config.placement import process_groups
 from omni_core.config.settings import read_settings
-from omni_core.errors import ConfigError, message_of
+from omni_core.errors import ConfigError, is_interrupt, message_of
 from omni_core.launch.running import Running
 from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.references import load
@@ -111,7 +111,9 @@ class Autoscaler:
         try:
             if await self._scale(group.name, wanted, settings):
                 logger.info("autoscale: %s has %d replicas now, before %d", group.name, wanted, there)
-        except Exception as error:  # of a launcher or a policy; the next look tries again
+        except BaseException as error:  # of a launcher or a policy; the next look tries again
+            if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                raise
             logger.warning(
                 "autoscale: %s stays at %d replicas: %s", group.name, there, message_of(error, with_type=True)
             )

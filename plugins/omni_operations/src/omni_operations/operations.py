@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from omni_core.config.placement import process_groups
-from omni_core.errors import OmniError
+from omni_core.errors import OmniError, is_interrupt
 from omni_core.launch.prepare import replicated_group
 from omni_core.launch.running import Running
 from omni_core.processes.supervisor import Role
@@ -179,7 +179,9 @@ class Operations:
             done = OperationDone(problem=_CANCELLED)
         except OmniError as error:
             done = OperationDone(problem=str(error))
-        except Exception as error:  # a launcher's, or a balance's
+        except BaseException as error:  # a launcher's, or a balance's
+            if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                raise
             logger.exception("an operation has failed")
             done = OperationDone(problem=f"{type(error).__name__}: {error}")
         is_over = True
@@ -196,7 +198,9 @@ def _guarded(on_step: OnStep) -> OnStep:
     def say(line: str) -> None:
         try:
             on_step(line)
-        except Exception:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             logger.exception("on_step has failed at %r; the operation goes on", line)
 
     return say

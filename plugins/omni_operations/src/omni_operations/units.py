@@ -14,7 +14,7 @@ from typing import Any
 from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
-from omni_core.errors import ConfigError, OmniError, StartupError
+from omni_core.errors import ConfigError, OmniError, StartupError, is_interrupt
 from omni_core.launch.prepare import PreparedPipeline
 from omni_core.launch.running import Running
 from omni_core.machines import needs
@@ -235,5 +235,7 @@ class Units:
         for place in spec.places:
             try:
                 await self._running.launcher.remove(place)
-            except Exception:  # a launcher is anyone's code
+            except BaseException as error:  # a launcher is anyone's code
+                if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                    raise
                 logger.exception("the launcher has not given back the place of %s", place)

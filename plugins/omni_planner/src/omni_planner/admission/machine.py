@@ -12,7 +12,7 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Action
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, TrackedRequest
-from omni_core.errors import ConfigError, OmniError, OverloadedError, message_of
+from omni_core.errors import ConfigError, OmniError, OverloadedError, contained, is_interrupt, message_of
 from omni_core.references import load
 from omni_planner.admission.options import Options
 from omni_planner.admission.policy import AdmissionPolicy
@@ -33,19 +33,22 @@ class AdmittingMachine(RequestMachine):
 
     def __init__(self, *, policy: AdmissionPolicy, **options: Any) -> None:
         super().__init__(**options)
-        self._policy = policy
+        self._policy = _Contained(policy)
         self._queue: deque[tuple[TrackedRequest, frozenset[str]]] = deque()
         self._heard: dict[str, set[str]] = {}
         self._is_releasing = False
 
-    def result(self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float) -> list[Action]:
+    def result(
+        self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float, nbytes: int = 0
+    ) -> list[Action]:
         """See the base class."""
         tracked = self._attempts.get(attempt_id)
         if tracked is None or not self._takes(tracked, stage, final) or stage in self._heard[tracked.request_id]:
-            return super().result(attempt_id, stage, data, final=final, now=now)
+            return super().result(attempt_id, stage, data, final=final, now=now, nbytes=nbytes)
         self._heard[tracked.request_id].add(stage)
         self._policy.heard(tracked.request_id, stage, now)
-        return [*super().result(attempt_id, stage, data, final=final, now=now), *self._release(now)]
+        taken = super().result(attempt_id, stage, data, final=final, now=now, nbytes=nbytes)
+        return [*taken, *self._release(now)]
 
     def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
         stages = frozenset(tracked.terminals)
@@ -113,6 +116,31 @@ class AdmittingMachine(RequestMachine):
         return actions
 
 
+class _Contained:
+    """A policy of anyone's, of which a failure is logged and hurts no request: what it cannot judge begins at once."""
+
+    def __init__(self, policy: AdmissionPolicy) -> None:
+        self._policy = policy
+
+    def begins(self, stages: frozenset[str], since: float, now: float) -> float:
+        return contained(lambda: float(self._policy.begins(stages, since, now)), now, _WHAT)
+
+    def latest(self, stages: frozenset[str], since: float) -> float:
+        return contained(lambda: float(self._policy.latest(stages, since)), math.inf, _WHAT)
+
+    def begun(self, request_id: str, stages: frozenset[str], since: float, now: float, *, is_heard: bool) -> None:
+        contained(lambda: self._policy.begun(request_id, stages, since, now, is_heard=is_heard), None, _WHAT)
+
+    def heard(self, request_id: str, stage: str, now: float) -> None:
+        contained(lambda: self._policy.heard(request_id, stage, now), None, _WHAT)
+
+    def ended(self, request_id: str, now: float) -> None:
+        contained(lambda: self._policy.ended(request_id, now), None, _WHAT)
+
+
+_WHAT = "the policy of `admission`"
+
+
 def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
     """Return what makes the state machine of the requests of a pipeline with ``admission``.
 
@@ -124,6 +152,8 @@ def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
         policy: AdmissionPolicy = load(options.policy)(options)
     except ConfigError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise ConfigError(f"admission.policy: {options.policy!r}: {message_of(error, with_type=True)}") from error
     return partial(AdmittingMachine, policy=policy)
