@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -142,6 +143,10 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stage_functions", sys.modules[__name__])
 
 
+def the_first(request_id: str, source: str, payload: StagePayload) -> list[str]:
+    return [source]
+
+
 def broken(request_id: str, output: StagePayload) -> Any:
     raise SystemExit(3)
 
@@ -164,6 +169,32 @@ async def test_a_fan_in_gives_the_merged_payload_once_all_have_come(process: Pro
     assert (message.data.data, message.source) == ({"x": 1, "y": 2}, "y")
     assert stage.waiting("r") == ["has it queued or computes"]
     assert stage.waiting("unknown") == []
+
+
+async def test_a_fan_in_that_was_complete_drops_what_comes_later_and_keeps_nothing(process: Process) -> None:
+    stage, scheduler = process.stage(
+        wait_for=["x", "y"], wait_for_fn="stage_functions:the_first", merge_fn="stage_functions:merge", terminal=True
+    )
+    stage.receive_payload(payload(1), "x")
+    late = payload(bytearray(8))
+    kept = weakref.ref(late)
+    stage.receive_payload(late, "y", None)
+    del late
+    assert kept() is None, "its relay memory is free"
+    (message,) = scheduler.inbox.drain()
+    assert message.data.data == {"x": 1}
+    assert stage.arrivals("r").keys() == {"x", "y"}
+    put(stage, scheduler, result(3))
+    (sent,) = process.take("coordinator")
+    assert decode(sent.body) == 3
+
+
+async def test_a_scheduler_gets_one_payload_of_a_request(process: Process, caplog: pytest.LogCaptureFixture) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(1), "x")
+    stage.receive_payload(payload(2), "y")
+    assert [message.data.data for message in scheduler.inbox.drain()] == [1]
+    assert "a payload from 'y' is dropped: request r has one from 'x'" in caplog.text
 
 
 async def test_a_payload_of_an_unexpected_stage_fails_its_request(process: Process) -> None:

@@ -35,7 +35,8 @@ class ActiveRequest:
     Attributes:
         since: when its first message came, in seconds of the clock.
         request: the request without its inputs, from the first message that carries it.
-        fan_in: its payloads so far, while not every stage that it waits for has sent one.
+        fan_in: its payloads so far, in a stage that waits for several.
+        payload_from: the stage whose payload the scheduler got, ``""`` for the coordinator; ``None``: it got none yet.
         arrived: what has come from which stage.
         chunks_sent: stream chunks sent so far, by target; ``""`` is the client.
         sending_to: the stage of another process to which a value is being sent.
@@ -50,6 +51,7 @@ class ActiveRequest:
     since: float
     request: OmniRequest | None = None
     fan_in: FanIn | None = None
+    payload_from: str | None = None
     arrived: Arrivals = field(factory=dict)
     chunks_sent: dict[str, int] = field(factory=dict)
     sending_to: str | None = None
@@ -58,6 +60,10 @@ class ActiveRequest:
     seals: list[Seal] = field(factory=list)
     is_over: bool = False
     error: str = ""
+
+    @property
+    def waits_for_payloads(self) -> bool:
+        return self.fan_in is not None and not self.fan_in.is_complete
 
     def note(self, source: str, what: int, handed_to: Any) -> None:
         """Record that ``what`` (:data:`PAYLOAD` or :data:`DONE`) has come from ``source``."""
@@ -93,7 +99,7 @@ class ActiveRequest:
             return [*waits, f"waits until its chunks are read by {names}"]
         if self.sending_to is not None:
             return [*waits, f"sending to {self.sending_to!r}"]
-        return waits if self.fan_in is not None else [*waits, "has it queued or computes"]
+        return waits if self.waits_for_payloads else [*waits, "has it queued or computes"]
 
 
 class Requests:
@@ -118,7 +124,7 @@ class Requests:
 
     def since(self) -> dict[str, float]:
         """Return the active requests whose inputs are not waited for, with the time of each one's first message."""
-        return {name: active.since for name, active in self._active.items() if active.fan_in is None}
+        return {name: active.since for name, active in self._active.items() if not active.waits_for_payloads}
 
     def end(self, request_id: str) -> ActiveRequest | None:
         """End a request, known or not. Returns it if it was active."""

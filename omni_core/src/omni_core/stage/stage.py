@@ -189,6 +189,12 @@ class Stage(StageThread):
                         if merged is None:
                             return
                         payload = merged
+                if active.payload_from is not None:
+                    first = active.payload_from or "the client"
+                    what = "stage %r: a payload from %r is dropped: request %s has one from %r; name both in `wait_for`"
+                    logger.warning(what, self.name, source, payload.request_id.partition("~")[0], first)
+                    return
+                active.payload_from = source or ""
                 message = IncomingMessage(payload.request_id, "new_request", payload, source, None, active.request)
                 for part in self.groups.expand(message) if self.groups.used else (message,):
                     self.scheduler.inbox.put(part)
@@ -298,10 +304,7 @@ class Stage(StageThread):
 
         if active.fan_in is None:
             active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, merge)
-        merged = active.fan_in.add(source, payload)
-        if merged is not None:
-            active.fan_in = None
-        return merged
+        return active.fan_in.add(source, payload)
 
     def _note_dropped(self, active: ActiveRequest) -> None:
         begin = self._busy_since()
