@@ -242,3 +242,27 @@ def test_a_stage_takes_its_relay_as_a_mapping() -> None:
         StageConfig(name="a", factory="m:f", relay={"slot_size": 8})
     with pytest.raises(ConfigError, match="must be a RelayConfig or a mapping"):
         StageConfig(name="a", factory="m:f", relay="shm")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        ({"process": "p", "replicas": 2}, {"process": "p.1"}, "p.1"),
+        ({"tp_size": 2}, {"process": "a_tp1"}, "a_tp1"),
+        ({"process": "a_tp1"}, {"process": "a", "tp_size": 2}, "a_tp1"),
+        ({"process": "p", "replicas": 2, "tp_size": 2}, {"process": "p.1_tp0"}, "p.1_tp0"),
+        ({"process": "p", "replicas": 2, "tp_size": 2}, {"process": "p.1"}, "p.1"),
+        ({"process": "p", "replicas": 2, "tp_size": 2}, {"process": "p.1", "tp_size": 3}, "p.1_tp0"),
+        ({"process": "p", "replicas": 12}, {"process": "p.1", "replicas": 2}, None),
+        ({"process": "p", "replicas": 2}, {"process": "p.2"}, None),
+        ({"process": "p"}, {"process": "p.1"}, None),
+    ],
+)
+def test_no_two_processes_have_one_name(first: dict[str, Any], second: dict[str, Any], name: str | None) -> None:
+    stages = [stage("a", **{"next": "b", "process": "a", **first}), stage("b", **{"terminal": True, **second})]
+    config = PipelineConfig(model_path="m", stages=stages)
+    if name is None:
+        validate(config)
+        return
+    with pytest.raises(ConfigError, match=rf"process '{name}': .*stages\[a\] \(process .*stages\[b\] \(process"):
+        validate(config)

@@ -118,6 +118,16 @@ def process_groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
     return groups
 
 
+def unit_names(group: str, replicas: int) -> list[str]:
+    """Return the names of the units of a process group: its own, or one for each replica."""
+    return [group] if replicas == 1 else [f"{group}.{slot}" for slot in range(replicas)]
+
+
+def process_names(unit: str, ranks: int) -> list[str]:
+    """Return the names of the processes of a unit: its own, or one for each rank."""
+    return [unit] if ranks == 1 else [f"{unit}_tp{rank}" for rank in range(ranks)]
+
+
 @frozen
 class Replica:
     """One unit of a process group.
@@ -141,14 +151,14 @@ def plan(config: PipelineConfig, replicas: Mapping[str, Sequence[Replica]] | Non
     planned = []
     for group, stages in process_groups(config).items():
         count, ranks = stages[0].replicas, stages[0].tp_size
-        usual = [Replica(slot, slot, group if count == 1 else f"{group}.{slot}") for slot in range(count)]
+        usual = [Replica(slot, slot, unit) for slot, unit in enumerate(unit_names(group, count))]
         for each in (replicas or {}).get(group, usual):
             hosts = [_host(stages[0], each.slot, rank) for rank in range(ranks)]
+            names = process_names(each.unit, ranks)
             for rank, host in enumerate(hosts):
                 gpus = {stage.name: gpu for stage in stages if (gpu := _gpu(stage, each.slot, rank)) is not None}
-                name = each.unit if ranks == 1 else f"{each.unit}_tp{rank}"
-                place = each.unit if len(set(hosts)) == 1 else f"{each.unit}_tp{hosts.index(host)}"
-                what = (name, each.unit, group, each.number, rank, tuple(stages), gpus, each.slot, host, place)
+                place = each.unit if len(set(hosts)) == 1 else names[hosts.index(host)]
+                what = (names[rank], each.unit, group, each.number, rank, tuple(stages), gpus, each.slot, host, place)
                 planned.append(PlannedProcess(*what))
     return planned
 

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import asdict
 
 from omni_core.config.addresses import split_address
-from omni_core.config.placement import AUTO, Budget, parse_bytes, process_groups
+from omni_core.config.placement import AUTO, Budget, parse_bytes, process_groups, process_names, unit_names
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -177,6 +177,23 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
                 yield f"process {group!r}: its stages have different `{name}` ({named}); {most}"
 
 
+def _process_names(config: PipelineConfig) -> Iterator[str]:
+    """Processes are addressed by their names, of which those of replicas and ranks are derived."""
+    owners: dict[str, tuple[str, str]] = {}
+    for group, stages in _groups(config).items():
+        named = ", ".join(f"stages[{stage.name}]" for stage in stages)
+        ranks = max(stages[0].tp_size, 1)
+        for unit in unit_names(group, max(stages[0].replicas, 1)):
+            for name in dict.fromkeys([unit, *process_names(unit, ranks)]):
+                other, others = owners.setdefault(name, (group, named))
+                if other != group:
+                    yield (
+                        f"process {name!r}: two processes would have this name, one of {others} (process {other!r}) and "
+                        f"one of {named} (process {group!r}), as replicas are named PROCESS.0, PROCESS.1, ... and tensor "
+                        "parallel ranks PROCESS_tp0, PROCESS_tp1, ...; give one of them another `process`"
+                    )
+
+
 def _groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
     """The stages of each process; empty where ``fused_stages`` name unknown ones."""
     known = {stage.name for stage in config.stages}
@@ -313,6 +330,6 @@ def _launcher(config: PipelineConfig) -> Iterator[str]:
 
 
 _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
-    *(_unique_names, _known_targets, _parts, _routing, _fan_in, _placement),
+    *(_unique_names, _known_targets, _parts, _routing, _fan_in, _placement, _process_names),
     *(_hosts, _relays, _fusion, _graph, _restart, _limits, _environment, _launcher),
 ]

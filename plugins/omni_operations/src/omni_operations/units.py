@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups
+from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups, process_names
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
 from omni_core.errors import ConfigError, OmniError, StartupError, is_interrupt
@@ -107,7 +107,10 @@ class Units:
         there = [unit.spec.replica for unit in self._units.values() if unit.spec.group == group]
         number = max([self._numbers.get(group, 0), *(each + 1 for each in there)])
         names = {process.name for unit in self._units.values() for process in unit.spec.processes} | self._units.keys()
-        while f"{group}.{number}" in names:  # another group's
+        ranks = next((len(unit.spec.processes) for unit in self._units.values() if unit.spec.group == group), 1)
+        while not names.isdisjoint(
+            [f"{group}.{number}", *process_names(f"{group}.{number}", ranks)]
+        ):  # another group's
             number += 1
         self._numbers[group] = number + 1
         return Replica(slot, number, f"{group}.{number}")
