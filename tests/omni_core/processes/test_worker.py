@@ -82,6 +82,7 @@ async def test_what_a_unit_that_has_left_did_not_read_is_given_back(tmp_path: Pa
             relays={"r": RelaySpec("worker_stages:Relay")},
         )
     )
+    worker._relays.open()
     for peer in peers:
         peer.listen()
     for endpoint, request in (("left", "r1"), ("left", "r2"), ("stays", "r3")):

@@ -99,7 +99,14 @@ class Worker:
         }
 
     def build(self, on_stage: Callable[[str], None]) -> None:
-        """Build every stage; ``on_stage`` is called with each one's name before its factory runs."""
+        """Build every stage; ``on_stage`` is called with each one's name before its factory runs.
+
+        Raises:
+            RelayError: a relay cannot work here. Exception: a stage cannot be built.
+        """
+        has_gpu = any(stage.gpu is not None for stage in self.spec.stages)
+        if not has_gpu:
+            self._relays.open()
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
@@ -114,6 +121,8 @@ class Worker:
                 leader = load(LEADER)(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
                 self._ranks[stage.name], abort = leader, leader.abort
             self._stages[stage.name] = self.stage_class(stage, scheduler, self._outbound, self._scheduler_died, abort)
+        if has_gpu:  # not before: a transport must find the device as the stages have set it up
+            self._relays.open()
         for rank in self._ranks.values():
             self._handlers |= dict.fromkeys(rank.takes, lambda message: self._ranks[message.stage].take(message))
 

@@ -99,6 +99,17 @@ class Relay(ABC):
     bytes then never touch the host.
     """
 
+    def open(self, *, sends: bool) -> None:  # noqa: B027 - optional
+        """Start what the transport needs, so that a relay that cannot work here is found before its process is ready. Called once, on
+        the event loop, before anything below.
+
+        Args:
+            sends: this process will put bytes. Without, it only gets them.
+
+        Raises:
+            RelayError: it cannot work here; the message says what to install or to set.
+        """
+
     @abstractmethod
     async def put_async(
         self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None
@@ -117,7 +128,9 @@ class Relay(ABC):
 
     @abstractmethod
     def cleanup(self, request_id: str) -> None:
-        """Free everything held for the request on this side: un-taken puts, un-written ``empty`` slots. Idempotent."""
+        """Free everything held for the request on this side: un-taken puts, un-written ``empty`` slots. Idempotent, also of a relay that
+        could not be opened, and starts nothing.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -155,12 +155,17 @@ class PulledRelay(Relay):
     def close_engine(self) -> None:
         """Stop, and unregister all memory, which may not be used afterwards."""
 
+    def open(self, *, sends: bool) -> None:
+        self._open()
+
     # --- producer ----------------------------------------------------------------------------------------------------
     async def empty(self, nbytes: int, request_id: str | None = None) -> Buffer:
+        self._own()
         block = await self._sent.allocate(nbytes + 2 * MARK_BYTES, request_id)
         return self._inside(block, nbytes)
 
     def reserve(self, nbytes: int, request_id: str | None = None) -> Buffer | None:
+        self._own()
         whole = nbytes + 2 * MARK_BYTES
         block = self._sent.try_allocate(whole, request_id)
         if block is None and self.look():
@@ -177,6 +182,7 @@ class PulledRelay(Relay):
         source = flat(tensor)
         block = self._block_of(source)
         if block is None:
+            self._own()
             block = await self._sent.allocate(source.nbytes + 2 * MARK_BYTES, request_id)
             copy(self._inside(block, source.nbytes), source)
         return _Put(self._sent, block, self._offer(block))
@@ -344,8 +350,10 @@ class PulledRelay(Relay):
 
     # --- both --------------------------------------------------------------------------------------------------------
     def cleanup(self, request_id: str) -> None:
+        memory = self._source
+        if memory is None or self._closed:
+            return
         for block in self._sent.of(request_id):
-            memory = self._own()
             for offset in (block.offset, block.offset + block.nbytes - MARK_BYTES):  # late readers check either marker
                 copy(memory.part(offset, MARK_BYTES), memoryview(bytes(MARK_BYTES)))
             self._sent.free(block)

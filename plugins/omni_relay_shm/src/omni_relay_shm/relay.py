@@ -103,6 +103,10 @@ class ShmRelay(Relay):
         self._peers: dict[bytes, PeerPool] = {}
         self._closed = False
 
+    def open(self, *, sends: bool) -> None:
+        if sends:
+            self._own()
+
     # --- producer ----------------------------------------------------------------------------------------------------
     async def empty(self, nbytes: int, request_id: str | None = None) -> memoryview:
         block = await self._allocate(nbytes, request_id)
