@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -137,3 +138,15 @@ def test_expected_work_is_the_length_of_all_texts() -> None:
     assert expected_work(OmniRequest("abc")) == 4
     assert expected_work(OmniRequest({"messages": 7})) == 1
     assert expected_work(OmniRequest()) == 1
+
+
+@pytest.mark.parametrize("work", [float("nan"), float("inf"), -1.0, "much", 10**400])
+def test_work_that_is_no_number_fails_its_request_and_spoils_no_sum(work: Any) -> None:
+    given: list[Any] = [work, 2.0]
+    group = ReplicatedGroup("g", ["s"], balance=least_work, work=lambda request: given.pop(0))
+    choice = ReplicaChoice([group], lambda name: {0: 0, 1: 1})
+    with pytest.raises((ConfigError, ValueError, OverflowError)):
+        choice.place("bad", OmniRequest())
+    assert choice.place("good", OmniRequest()) == {"s": 0}
+    assert choice._load("g", 0).work == 2.0
+    assert choice._load("g", 0).requests == 1

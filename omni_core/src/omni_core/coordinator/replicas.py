@@ -6,6 +6,7 @@ A *slot* is the place of a replica in the config, which decides its devices. The
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
@@ -125,7 +126,9 @@ class ReplicaChoice:
             if chosen not in replicas.values():
                 raise ConfigError(f"balance of {group.name}: it chose {chosen!r}; there are {[*replicas.values()]}")
             if group.balance is not None:
-                work = group.work(request)
+                work = float(group.work(request))
+                if not 0 <= work < math.inf:  # it would spoil the sums of all
+                    raise ConfigError(f"work_fn of {group.name}: it returned {work}; it must be a number from 0 on")
                 held.append((self._load(group.name, chosen), work))
             placement.update(dict.fromkeys(group.stages, chosen))
         for load, work in held:

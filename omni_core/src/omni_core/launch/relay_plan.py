@@ -12,6 +12,7 @@ from omni_core.config.schema import PipelineConfig, RelayConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import RelayComponent, works
 from omni_core.plugins import PluginRegistry
+from omni_core.plugins.registry import answer_of
 from omni_core.protocol.specs import RelaySpec
 
 
@@ -104,7 +105,7 @@ def _across(
         )
     problems = []
     for component in sorted(reach, key=lambda each: each.preference, reverse=True):
-        problem = None if component.probe is None else component.probe()
+        problem = answer_of(component)
         if works(problem):
             return component.name
         problems.append(f"{component.name}: {problem}")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from attrs import define
@@ -88,7 +88,7 @@ class MessageQueue(Generic[T]):
         self._changed = threading.Condition()
         self._closed = False
         self._held = False
-        self.read_at = self.put_at = time.monotonic()
+        self.read_at = self.put_at = monotonic()
         self._most: int | None = None
         self._drainer = 0
         self.on_put = on_put
@@ -104,14 +104,15 @@ class MessageQueue(Generic[T]):
         Waits while the queue is full, if it is bounded.
         """
         with self._changed:
-            if self.is_full and threading.get_ident() != self._drainer:
+            bounded = self._most is not None
+            if bounded and self.is_full and threading.get_ident() != self._drainer:
                 self._changed.wait_for(lambda: self._closed or not self.is_full)
             if self._closed:
                 return
             if self.tap is not None:
                 self.tap("put", [item])
             self._items.append(item)
-            self.put_at = time.monotonic()
+            self.put_at = monotonic()
             self._changed.notify_all()  # of several readers, each may take others
         if self.on_put is not None:
             self.on_put()
@@ -119,9 +120,14 @@ class MessageQueue(Generic[T]):
     def get(self, timeout: float | None = None) -> T | None:
         """Return the next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
         with self._changed:
-            if not self._wait(self._can_read, timeout) or not self._items:
+            if self._items and not self._held:
+                self.read_at = monotonic()
+            elif not self._wait(self._can_read, timeout) or not self._items:
                 return None
-            return self._taken([self._items.popleft()])[0]
+            item = self._items.popleft()
+            if self._is_observed:
+                self._taken([item])
+            return item
 
     def take(self, accept: Callable[[T], bool]) -> T | None:
         """Return the first item that ``accept`` returns true for, waiting for one; ``None`` once the queue is closed and has none.
@@ -141,7 +147,7 @@ class MessageQueue(Generic[T]):
     def drain(self, limit: int | None = None) -> list[T]:
         """Return the items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
-            self.read_at = time.monotonic()
+            self.read_at = monotonic()
             if not self._can_read():
                 return []
             if limit is None or limit >= len(self._items):
@@ -156,8 +162,12 @@ class MessageQueue(Generic[T]):
         if not (is_ready := bool(ready())):
             self.read_at = math.inf
             is_ready = bool(self._changed.wait_for(ready, timeout))
-        self.read_at = time.monotonic()
+        self.read_at = monotonic()
         return is_ready
+
+    @property
+    def _is_observed(self) -> bool:
+        return self.on_take is not None or self.tap is not None or self._most is not None
 
     def _taken(self, items: list[T]) -> list[T]:
         if self._most is not None:
