@@ -22,8 +22,8 @@ from omni_core.processes import unit
 from omni_core.protocol.messages import OmniRequest
 
 
-def acting(folder: Path, **fields: Any) -> PipelineConfig:
-    act = StageConfig(name="act", factory="standstill_stages:act", process="act", terminal=True, **fields)
+def acting(folder: Path, how: str = "act", **fields: Any) -> PipelineConfig:
+    act = StageConfig(name="act", factory=f"standstill_stages:{how}", process="act", terminal=True, **fields)
     return make_pipeline(folder, step("start", next="act"), act)
 
 
@@ -45,13 +45,15 @@ async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder
         assert client.process_ids["start"] == pids["start"]
 
 
-@pytest.mark.parametrize("how", ["sleep", "hold the GIL"])
+@pytest.mark.parametrize(
+    ("factory", "how"), [("act", "sleep"), ("act", "hold the GIL"), ("Turns", "lock"), ("Own", "spin")]
+)
 async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
-    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, factory: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stage is repaired although nothing is in flight, before the next request arrives."""
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
-    async with open_async(acting(folder)) as client:
+    async with open_async(acting(folder, factory)) as client:
         with pytest.raises(OmniError, match="timeout"):
             await client.submit(OmniRequest({"n": 1, "do": how}, timeout=0.5), "guilty")
         end = time.monotonic() + 2 * SOON
@@ -76,10 +78,7 @@ async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monke
 
 @pytest.mark.parametrize("factory", ["Turns", "Own"])
 async def test_a_step_of_any_scheduler_that_never_ends_is_noticed(folder: Path, factory: str) -> None:
-    stage = StageConfig(
-        name="act", factory=f"standstill_stages:{factory}", process="act", terminal=True, compute_timeout=2.0
-    )
-    async with open_async(make_pipeline(folder, step("start", next="act"), stage)) as client:
+    async with open_async(acting(folder, factory, compute_timeout=2.0)) as client:
         await serves(client)
         with pytest.raises(RequestFailedError, match="'guilty' in stage 'act' has not ended within") as caught:
             await asyncio.wait_for(client.submit(OmniRequest({"n": 1, "do": "lock"}), "guilty"), 2 * SOON)
