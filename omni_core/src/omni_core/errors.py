@@ -178,7 +178,7 @@ def message_of(error: BaseException, *, with_type: bool = False) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception is a Ctrl-C of the user, which must end what runs, and not one that the code raised itself."""
+    """Return whether an exception is a Ctrl-C of the user, which must end what runs, and not raised by the code itself."""
     if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
         return False
     handler = signal.getsignal(signal.SIGINT)

@@ -104,8 +104,7 @@ class MessageQueue(Generic[T]):
         Waits while the queue is full, if it is bounded.
         """
         with self._changed:
-            bounded = self._most is not None
-            if bounded and self.is_full and threading.get_ident() != self._drainer:
+            if self._most is not None and self.is_full and threading.get_ident() != self._drainer:
                 self._changed.wait_for(lambda: self._closed or not self.is_full)
             if self._closed:
                 return
@@ -184,6 +183,7 @@ class MessageQueue(Generic[T]):
             kept = [item for item in self._items if not unwanted(item)]
             self._items.clear()
             self._items.extend(kept)
+            self._changed.notify_all()
 
     def has(self, wanted: Callable[[T], bool]) -> bool:
         """Return whether an item that ``wanted`` accepts is queued."""
