@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -93,3 +95,20 @@ def use(payload: StagePayload) -> Any:
 
 def read_input(payload: StagePayload) -> Any:
     return sys.stdin.read()
+
+
+def stray(payload: StagePayload) -> Any:
+    """Write nine bytes to every socket that has a peer, as if a descriptor had been closed twice, if the request says so."""
+    if payload.request.inputs.get("stray"):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family == socket.AF_UNIX and str(found.getpeername()).endswith(
+                    payload.request.inputs["stray"]
+                ):
+                    found.send(b"\5\0\0\0\xc1\xc1\xc1\xc1\xc1")
+        time.sleep(1000)
+    return payload.request.inputs["n"]
+
+
+def echo(payload: StagePayload) -> Any:
+    return payload.data

@@ -19,6 +19,7 @@ from pipelines import make_pipeline
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
 WAYS = list(STARTS)
@@ -74,6 +75,7 @@ import asyncio, json, sys
 from pathlib import Path
 from test_families import pipeline
 from omni_core.client import open_async
+from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
 async def main():
@@ -113,3 +115,20 @@ async def test_a_stage_may_use_multiprocessing(folder: Path) -> None:
 async def test_the_standard_input_of_a_stage_is_empty(folder: Path, env: dict[str, str]) -> None:
     async with open_async(pipeline(folder, "read_input", env=env)) as pipe:
         assert await pipe.submit(OmniRequest({})) == {"parent": ""}
+
+
+@pytest.mark.parametrize("reader", ["runner", "stage"])
+async def test_a_process_that_writes_to_foreign_sockets_is_replaced_and_named(folder: Path, reader: str) -> None:
+    stages = [
+        StageConfig(name="bad", process="bad", factory="family_stages:stray", next="good"),
+        StageConfig(name="good", process="good", factory="family_stages:echo", terminal=True),
+    ]
+    async with open_async(make_pipeline(folder, *stages)) as pipe:
+        assert await pipe.submit(OmniRequest({"n": 1})) == {"good": 1}
+        socket = "coordinator.sock" if reader == "runner" else "1.sock"
+        with pytest.raises(RequestFailedError, match="bytes that are no frame") as caught:
+            async with asyncio.timeout(SOON):
+                await pipe.submit(OmniRequest({"n": 2, "stray": socket}))
+        assert (caught.value.stage, caught.value.error_type) == ("bad", "ProcessDied")
+        assert await pipe.submit(OmniRequest({"n": 3})) == {"good": 3}
+        assert [pipe.health()[name]["restarts"] for name in ("bad", "good")] == [1, 0]

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
 ROOMS = [
-    "__version__", "errors", "forks", "stage_logs", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control", "relay",
-    "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
+    "__version__", "errors", "forks", "stage_logs", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control",
+    "relay", "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
 ]  # fmt: skip
 """Each may import those before it. docs/decisions/0019-three-distributions.md describes their contents."""
 

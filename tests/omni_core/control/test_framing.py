@@ -6,9 +6,11 @@ import random
 from typing import Any
 
 import numpy
+import psutil
 import pytest
 
-from omni_core.control.framing import FrameReader, frame
+from omni_core.control.framing import FrameReader, frame, parse
+from omni_core.errors import TransportError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split, encode_whole
 from omni_core.protocol.messages import AbortMessage, SubmitMessage
 
@@ -88,3 +90,60 @@ def test_bodies_survive_being_forwarded() -> None:
 def whole(message: Any) -> tuple[bytes, memoryview]:
     encoded = encode_split(message)
     return encoded.header, memoryview(encoded.joined())
+
+
+def read_stream(data: bytes, piece: int = 10**9) -> list[str]:
+    """Return the ids of the messages of a stream, up to what is no frame."""
+    got: list[str] = []
+    reader = FrameReader(lambda document, raw: got.append(decode(document, raw).request_id))
+    with pytest.raises(TransportError, match="bytes that are no frame"):
+        receive(reader, data, lambda: piece)
+    return got
+
+
+NONSENSE = [
+    b"\x05\0\0\0" + b"\xc1" * 5,
+    b"\n",
+    b"\0" * 64,
+    b"\xff" * 300_000,
+    b"omn1",
+    b"omni" + b"\xff" * 8,
+    b"GET / HTTP/1.1",
+]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 10**9])
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda each: repr(each[:12]))
+def test_bytes_that_are_no_frame_are_noticed_at_once(nonsense: bytes, piece: int) -> None:
+    assert read_stream(nonsense, piece) == []
+    assert read_stream(stream(AbortMessage("a"), AbortMessage("b")) + nonsense, piece) == ["a", "b"]
+
+
+def test_bytes_within_a_frame_are_noticed_at_the_next_one() -> None:
+    first, second = stream(AbortMessage("a")), stream(AbortMessage("b"))
+    got = bytearray()
+    reader = FrameReader(lambda document, raw: got.extend(document))
+    with pytest.raises(TransportError, match="bytes that are no frame"):
+        receive(reader, first[:-2] + b"123456789" + first[-2:] + second, lambda: 10**9)
+
+
+def test_memory_for_a_frame_is_taken_as_it_arrives() -> None:
+    before = psutil.Process().memory_info().rss
+    reader = FrameReader(lambda document, raw: None)
+    receive(reader, b"omni" + (10).to_bytes(4, "little") + b"\xff" * 4 + bytes(1000), lambda: 10**9)
+    with reader.room() as room:
+        assert room.nbytes > 4 * 10**9
+    assert psutil.Process().memory_info().rss - before < 50 * 2**20
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(11), b"omni", stream(AbortMessage("a")) + b"x", stream(AbortMessage("a"))[:-1]]
+)
+def test_a_whole_frame_is_checked(data: bytes) -> None:
+    with pytest.raises(TransportError, match="bytes that are no frame"):
+        parse(memoryview(data))
+
+
+def test_a_document_that_is_too_large_is_an_error_of_the_sender() -> None:
+    with pytest.raises(TransportError, match=r"a control message of 70,000,054 bytes cannot be sent; at most 67,108,864"):
+        frame(AbortMessage("x" * 70_000_000))

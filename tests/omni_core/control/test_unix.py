@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,3 +82,31 @@ async def test_another_form_of_address_is_refused(address: str) -> None:
 async def test_a_socket_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(TransportError, match=r"nowhere/s cannot be made: .*No such file"):
         UnixListener(f"ipc://{tmp_path}/nowhere/s", asyncio.get_running_loop(), lambda document, raw: None)
+
+
+async def test_a_process_that_sends_nonsense_is_named_and_no_longer_read(tmp_path: Path) -> None:
+    loop, endpoint, names, told = (
+        asyncio.get_running_loop(),
+        f"ipc://{tmp_path}/s",
+        list[str](),
+        list[tuple[int, str]](),
+    )
+    listener = UnixListener(
+        endpoint,
+        loop,
+        lambda document, raw: names.append(decode(document).request_id),
+        lambda pid, reason: told.append((pid, reason)),
+    )
+    bad, good = (UnixLink.open(endpoint, loop) for _ in range(2))
+    assert bad is not None
+    assert good is not None
+    bad.write([memoryview(b"".join([*frame(AbortMessage("a")).parts, b"stray"]))])
+    await until(lambda: bool(told))
+    assert told == [(os.getpid(), "bytes that are no frame: b'stray'")]
+    good.write(frame(AbortMessage("b")).parts)
+    await until(lambda: len(names) == 2)
+    assert names == ["a", "b"]
+    with pytest.raises(OSError, match="Broken pipe"):
+        bad.write([memoryview(b"more")])
+    for each in (bad, good, listener):
+        each.close()

@@ -1,11 +1,12 @@
 """Frames: how messages follow each other in a byte stream, without IO.
 
-A frame is the length of its document and of its raw bytes (4 bytes each, little-endian), the document, and the raw bytes: tensors
-and arrays of a message, sent from the memory where they lie and read into memory of their own.
+A frame is ``omni``, the length of its document and of its raw bytes (4 bytes each, little-endian), the document, and the raw bytes:
+tensors, arrays and large bodies of a message, sent from the memory where they lie and read into memory of their own.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,13 @@ from omni_core.protocol.messages import CompleteMessage, DataReadyMessage, Strea
 Work = tuple[str, str]
 """A request and the stage that it is sent to."""
 
-_PREFIX = struct.Struct("<II")
+_MARK = b"omni"
+"""Begins each frame: bytes that somebody else has written to the socket are noticed, and taken for no length."""
+
+_PREFIX = struct.Struct("<4sII")
+MAX_DOCUMENT = 2**26
+"""Bytes of a document. What may be large is among the raw bytes."""
+
 _LARGEST = 2**32 - 1
 _READ_BYTES = 256 * 1024
 _NOTHING = memoryview(b"")
@@ -66,19 +73,39 @@ def frame(message: Any, work: Work | None = None) -> Frame:
         CodecError: it holds something that cannot be sent. TransportError: it is too large.
     """
     encoded = encode_split(message, checked=type(message) in _CHECKED)
-    if len(encoded.header) > _LARGEST or encoded.nbytes > _LARGEST:
-        size = len(encoded.header) + encoded.nbytes
-        raise TransportError(f"a control message of {size} bytes is too large; at most {_LARGEST}")
-    head = _PREFIX.pack(len(encoded.header), encoded.nbytes) + encoded.header
+    for what, size, most in (
+        ("a control message", len(encoded.header), MAX_DOCUMENT),
+        ("a value", encoded.nbytes, _LARGEST),
+    ):
+        if size > most:
+            raise TransportError(f"{what} of {size:,} bytes cannot be sent; at most {most:,}. Send less at a time")
+    head = _PREFIX.pack(_MARK, len(encoded.header), encoded.nbytes) + encoded.header
     if not encoded.nbytes:
         return Frame([memoryview(head)], len(head), work)
     return Frame([memoryview(head), *encoded.parts()], len(head) + encoded.nbytes, work, encoded)
 
 
 def parse(data: memoryview) -> tuple[memoryview, memoryview]:
-    """Document and raw bytes of one whole frame."""
-    document, _ = _PREFIX.unpack_from(data)
+    """Document and raw bytes of one whole frame.
+
+    Raises:
+        TransportError: it is none.
+    """
+    if data.nbytes < _PREFIX.size or sum(lengths := _lengths(data)) != data.nbytes - _PREFIX.size:
+        raise _no_frame(data)
+    document, _ = lengths
     return data[_PREFIX.size : _PREFIX.size + document], data[_PREFIX.size + document :]
+
+
+def _lengths(data: memoryview, at: int = 0) -> tuple[int, int]:
+    mark, document, raw = _PREFIX.unpack_from(data, at)
+    if mark != _MARK or document > MAX_DOCUMENT:
+        raise _no_frame(data[at:])
+    return document, raw
+
+
+def _no_frame(data: memoryview) -> TransportError:
+    return TransportError(f"bytes that are no frame: {bytes(data[:16])!r}")
 
 
 class FrameReader:
@@ -93,7 +120,7 @@ class FrameReader:
     def __init__(self, on_frame: Callable[[memoryview, memoryview], None]) -> None:
         self._on_frame = on_frame
         self._shared = bytearray(_READ_BYTES)
-        self._buffer = self._shared  # or a buffer for one large frame alone
+        self._buffer: bytearray | mmap.mmap = self._shared  # or memory for one large frame alone
         self._filled = 0
 
     def room(self) -> memoryview:
@@ -101,7 +128,11 @@ class FrameReader:
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int) -> None:
-        """So many bytes are in :meth:`room`."""
+        """So many bytes are in :meth:`room`.
+
+        Raises:
+            TransportError: they are no frame; nothing that follows can be read.
+        """
         self._filled += count
         if self._buffer is self._shared:
             self._cut()
@@ -113,7 +144,7 @@ class FrameReader:
         start, wanted = 0, 0
         with memoryview(self._shared) as view:
             while self._filled - start >= _PREFIX.size:
-                document, raw = _PREFIX.unpack_from(view, start)
+                document, raw = _lengths(view, start)
                 wanted = _PREFIX.size + document + raw
                 if wanted > self._filled - start:
                     break
@@ -123,8 +154,13 @@ class FrameReader:
                     self._on_frame(part, memoryview(bytes(view[begin + document : start])) if raw else _NOTHING)
                 wanted = 0
             left = self._filled - start
+            if bytes(view[start : start + min(left, len(_MARK))]) != _MARK[:left]:
+                raise _no_frame(view[start : self._filled])
             if wanted > len(self._shared):
-                self._buffer = bytearray(wanted)
+                try:  # memory that is taken as it is filled
+                    self._buffer = mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                except OSError as error:
+                    raise TransportError(f"a message of {wanted:,} bytes: {error.strerror}") from error
                 self._buffer[:left] = view[start : self._filled]
             elif start:
                 view[:left] = view[start : self._filled]

@@ -39,6 +39,7 @@ class ControlPlane:
             An endpoint of the form ``ipc://PATH`` is its own address. Others are told later (:meth:`peer_is_up`).
         network: the way to other machines, if there are any; closed with this object.
         on_lost: called with endpoint and reason when a connection to another machine has ended, or cannot be made.
+        on_nonsense: called with pid and reason when a process of this machine has sent what is no message; its connection is closed.
         ask_in_flight: called when many requests have been sent on: find out which are in flight, then call :meth:`keep`.
     """
 
@@ -50,12 +51,14 @@ class ControlPlane:
         network: Network | None = None,
         on_lost: Callable[[str, str], None] = lambda endpoint, reason: None,
         ask_in_flight: Callable[[], None] = lambda: None,
+        on_nonsense: Callable[[int, str], None] | None = None,
     ) -> None:
         self._on_message = on_message
         self._addresses = dict(addresses or {})
         self._network = network
         self._on_lost = on_lost
         self._ask_in_flight = ask_in_flight
+        self._on_nonsense = on_nonsense or (lambda pid, reason: logger.error("process %d has sent %s", pid, reason))
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._senders: dict[str, Sender] = {}
@@ -70,7 +73,7 @@ class ControlPlane:
         Raises:
             TransportError: its socket cannot be made.
         """
-        self._listener = UnixListener(self._address(self._endpoint), self._loop, self._on_frame)
+        self._listener = UnixListener(self._address(self._endpoint), self._loop, self._on_frame, self._on_nonsense)
         if self._network is not None:
             self._network.listen(self._on_frame)
 

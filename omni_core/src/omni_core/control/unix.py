@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Callable, Sequence
 
 from omni_core.control.framing import FrameReader
+from omni_core.control.network import OnFrame
 from omni_core.errors import TransportError
 from omni_core.forks import forget, keep_from_forks
 
@@ -59,16 +61,22 @@ class UnixListener:
 
     Args:
         endpoint: ``ipc://PATH``; its folder must be private (0700).
+        on_nonsense: called with the pid of a process and the reason when it has sent what is no message; its connection is closed.
 
     Raises:
         TransportError: the socket cannot be made.
     """
 
     def __init__(
-        self, endpoint: str, loop: asyncio.AbstractEventLoop, on_frame: Callable[[memoryview, memoryview], None]
+        self,
+        endpoint: str,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: OnFrame,
+        on_nonsense: Callable[[int, str], None] = lambda pid, reason: None,
     ) -> None:
         self._loop = loop
         self._on_frame = on_frame
+        self._on_nonsense = on_nonsense
         self._incoming: set[_Incoming] = set()
         self._socket = _listen(_path(endpoint))
         loop.add_reader(self._socket.fileno(), self._accept)
@@ -76,7 +84,9 @@ class UnixListener:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = self._socket.accept()
-            self._incoming.add(_Incoming(connection, self._loop, self._on_frame, self._incoming.discard))
+            self._incoming.add(
+                _Incoming(connection, self._loop, self._on_frame, self._on_nonsense, self._incoming.discard)
+            )
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket.fileno())
@@ -92,12 +102,14 @@ class _Incoming:
         self,
         connection: socket.socket,
         loop: asyncio.AbstractEventLoop,
-        on_frame: Callable[[memoryview, memoryview], None],
+        on_frame: OnFrame,
+        on_nonsense: Callable[[int, str], None],
         on_close: Callable[[_Incoming], None],
     ) -> None:
         self._socket = connection
         self._loop = loop
         self._frames = FrameReader(on_frame)
+        self._on_nonsense = on_nonsense
         self._on_close = on_close
         connection.setblocking(False)
         loop.add_reader(connection.fileno(), self._read)
@@ -110,16 +122,28 @@ class _Incoming:
                 return
             except OSError:
                 count = 0
-        if count:
-            self._frames.received(count)
-        else:
+        if not count:
             self.close()
+            return
+        try:
+            self._frames.received(count)
+        except TransportError as error:
+            pid = _peer_of(self._socket)
+            self.close()
+            self._on_nonsense(pid, str(error))
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
             self._on_close(self)
+
+
+def _peer_of(connection: socket.socket) -> int:
+    """Return the pid of the process that has connected."""
+    credentials = struct.Struct("3i")
+    pid, _, _ = credentials.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
+    return int(pid)
 
 
 def _path(endpoint: str) -> str:

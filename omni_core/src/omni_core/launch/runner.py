@@ -168,7 +168,9 @@ class MultiProcessPipelineRunner:
         """Make what the processes of the run talk to."""
         network = launcher.network()
         addresses = {run: coordinator_address(launcher.here)}
-        self._control = ControlPlane(run, self._on_message, addresses, network, self._on_cut, self._keep_in_flight)
+        self._control = ControlPlane(
+            run, self._on_message, addresses, network, self._on_cut, self._keep_in_flight, self._on_nonsense
+        )
         self._control.listen()
         placing = Placing(launcher, run, prepared.units, network.address if network is not None else "")
         choice = ReplicaChoice(prepared.replicated, self._available_replicas)
@@ -261,6 +263,8 @@ class MultiProcessPipelineRunner:
             # A process that was lost, and wakes up, has lost all its connections.
             if self.process_ids.get(message.process) == message.pid:
                 self._on_cut(message.endpoint, message.reason)
+        elif isinstance(message, messages.NonsenseReport):
+            self._on_nonsense(message.pid, message.reason, message.process)
         elif isinstance(message, messages.PeerDownReport):
             self._deaths.take(message)
         elif isinstance(message, messages.InFlightRequest):
@@ -288,6 +292,15 @@ class MultiProcessPipelineRunner:
         for unit in self._units.values():
             if any(process.endpoint == endpoint for process in unit.spec.processes):
                 unit.cut(reason)
+
+    def _on_nonsense(self, pid: int, reason: str, to: str = "") -> None:
+        """A process has sent what is no message: to us, or to a process ``to`` on its machine."""
+        logger.error("process %d has sent %s; its connection to %s is closed", pid, reason, to or "the runner")
+        processes = [(unit, process) for unit in self._units.values() for process in unit.processes]
+        where = next((process.where for _, process in processes if process.spec.name == to), "")
+        for unit, process in processes:
+            if (process.pid, process.where) == (pid, where):
+                unit.sent_nonsense(process, reason)
 
     def _broadcast(self, message: Any) -> int:
         """Send a message to every process that serves or will; their number."""

@@ -131,6 +131,16 @@ class Supervisor:
             where = self.processes[0].where
             self._carry_out(self.life.cut(f"a connection to its process{where} was cut: {reason}", self._loop.time()))
 
+    def sent_nonsense(self, process: SupervisedProcess, reason: str) -> None:
+        """A process of the unit has sent what is no message: something in it writes to descriptors that are not its own."""
+        if process.running:
+            problem = (
+                f"its process (pid {process.pid}{process.where}) has sent {reason}, as if a descriptor was closed twice"
+            )
+            process.keep(problem)
+            self._carry_out(self.life.cut(problem, self._loop.time()))
+            process.kill()
+
     def beat(self) -> None:
         """Ping every process, and look after those that do not answer. Called from time to time."""
         self._carry_out(self.life.beat(self._loop.time()))

@@ -62,7 +62,13 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(spec.relays, spec.relay_towards, spec.spare_relays)
         self._control = ControlPlane(
-            spec.endpoint, self._on_message, spec.addresses, network, self._on_cut, self._ask_in_flight
+            spec.endpoint,
+            self._on_message,
+            spec.addresses,
+            network,
+            self._on_cut,
+            self._ask_in_flight,
+            self._on_nonsense,
         )
         for endpoint, address in spec.addresses.items():
             self._relays.place(endpoint, self._relay_towards(endpoint, address))
@@ -217,6 +223,13 @@ class Worker:
             self._scheduler_died()
         else:
             self.tell_coordinator(messages.PeerCutReport(endpoint, reason, self.spec.name, os.getpid()))
+
+    def _on_nonsense(self, pid: int, reason: str) -> None:
+        if pid == os.getppid():
+            logger.error("the runner has sent %s: this process ends, as its messages cannot be read any more", reason)
+            self._scheduler_died()
+        else:
+            self.tell_coordinator(messages.NonsenseReport(self.spec.name, pid, reason))
 
     def _on_peer_up(self, message: messages.PeerUpMessage) -> None:
         if message.address:

@@ -331,6 +331,15 @@ class PeerCutReport:
 
 
 @message
+class NonsenseReport:
+    """Process to runner: the process ``pid`` of its machine has sent what is no message; its connection to ``process`` is closed."""
+
+    process: str
+    pid: int
+    reason: str
+
+
+@message
 class PeerFailedMessage:
     """Runner to a process: nothing will read ``endpoint`` any more; what is sent to ``stages`` fails for ``reason``."""
 
