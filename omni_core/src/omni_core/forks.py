@@ -1,10 +1,12 @@
-"""Descriptors that a fork of this process must not have: by a fork of a program that holds a pipeline, or of a stage (``multiprocessing``),
-its sockets would be written twice, and their ends not be seen.
+"""What a fork of this process must not have: by a fork of a program that holds a pipeline, or of a stage (``multiprocessing``), its
+sockets would be written twice, and their ends not be seen; and threads, which it uses, are not there.
 """
 
 from __future__ import annotations
 
 import os
+
+from omni_core.errors import OmniError
 
 _descriptors: set[int] = set()
 
@@ -18,6 +20,18 @@ def keep_from_forks(descriptor: int) -> int:
 def forget(descriptor: int) -> None:
     """Forget a descriptor, whose number others will have."""
     _descriptors.discard(descriptor)
+
+
+def check_process(pid: int) -> None:
+    """Return if this is the process that has opened a pipeline.
+
+    Raises:
+        OmniError: it is another one.
+    """
+    if os.getpid() != pid:
+        raise OmniError(
+            f"the pipeline was opened in process {pid} and cannot be used in its fork {os.getpid()}; open one in this process"
+        )
 
 
 def _in_fork() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,3 +112,63 @@ def test_an_event_loop_that_cannot_be_made_is_an_error(
     monkeypatch.setattr("asyncio.events.new_event_loop", no_loop)
     with pytest.raises(OSError, match="Too many open files"):
         omni.open(config)
+
+
+FORKS = """
+import asyncio, json, multiprocessing, os, signal, sys
+from pathlib import Path
+import omni_core as omni
+import chat_stages
+
+def said(call):
+    try:
+        return call()
+    except omni.OmniError as error:
+        return str(error)
+
+def use(pipe, stream, send):
+    async def submit():
+        return await pipe._pipe.submit(omni.OmniRequest({}))
+    send.send([said(lambda: pipe.chat("hi").text), said(lambda: next(stream)), said(lambda: pipe.health()),
+        said(lambda: pipe._pipe.health()), said(lambda: asyncio.run(submit())), said(pipe.close)])
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+pipe = omni.open(chat_stages.chat_pipeline(Path(sys.argv[1])))
+stream = pipe.chat("one two three", stream=True, modalities=["text"])
+first = next(stream).text
+before = pipe.health()
+context = multiprocessing.get_context("fork")
+receive, send = context.Pipe()
+process = context.Process(target=use, args=(pipe, stream, send))
+process.start()
+answers = receive.recv()
+process.join()
+by_exit = os.fork()
+if not by_exit:
+    sys.exit()  # with atexit, and the finalizers of everything
+codes = [process.exitcode, ended(by_exit)]
+lasting = os.fork()
+if not lasting:
+    signal.pause()
+rest = first + "".join(piece.text for piece in stream)
+text, same = pipe.chat("hi").text, pipe.health() == before
+pipe.close()  # while a fork has copies of everything
+os.kill(lasting, signal.SIGKILL)
+print(json.dumps([os.getpid(), answers, codes, rest, text, same, ended(lasting)]))
+"""
+
+
+def test_forks_of_the_program_neither_use_the_pipeline_nor_disturb_it(stages: ModuleType, run_folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(run_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    pid, answers, codes, rest, text, same, lasting = json.loads(done.stdout)
+    *calls, close = answers
+    for each in calls:
+        assert re.fullmatch(
+            rf"the pipeline was opened in process {pid} and cannot be used in its fork \d+; open one in this process",
+            each,
+        )
+    assert (close, codes, rest, text, same, lasting) == (None, [0, 0], "one two three ", "hi", True, -signal.SIGKILL)

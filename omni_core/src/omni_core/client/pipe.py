@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import signal
 import threading
 import weakref
@@ -24,6 +25,7 @@ from omni_core.client.replies import Piece, Reply
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import OmniError, RequestAbortedError
+from omni_core.forks import check_process
 from omni_core.protocol.messages import OmniRequest
 
 P = ParamSpec("P")
@@ -38,6 +40,7 @@ class _LoopThread:
 
     def __init__(self, pipe: AsyncPipe) -> None:
         self._pipe = pipe
+        self._pid = os.getpid()
         self._started: Future[None] = Future()
         self._has_loop = threading.Event()
         self._is_ending = False
@@ -76,8 +79,8 @@ class _LoopThread:
             await self._loop.create_future()  # until end() cancels it
 
     def end(self) -> None:
-        """Begin to stop the pipeline; its thread ends after it. From any thread; idempotent."""
-        if not self._is_ending:
+        """Begin to stop the pipeline; its thread ends after it. From any thread; idempotent. In a fork, nothing: it has no such thread."""
+        if not self._is_ending and self._pid == os.getpid():
             self._is_ending = True
             if self._task is None:  # there was no loop
                 return
@@ -86,9 +89,13 @@ class _LoopThread:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop and return its result. An exception here, such as KeyboardInterrupt, cancels it."""
-        if self._is_ending:
+        try:
+            check_process(self._pid)
+            if self._is_ending:
+                raise OmniError("the pipeline is closed")
+        except OmniError:
             work.close()
-            raise OmniError("the pipeline is closed")
+            raise
         task: asyncio.Task[Any] | None = None
 
         async def tracked() -> T:
@@ -129,9 +136,8 @@ class _LoopThread:
             while (value := self.wait(following())) is not _End.END:
                 yield value
         finally:
-            if (
-                not self._is_ending
-            ):  # else its request is aborted anyway. Not waited for: garbage collection may run anywhere
+            # Else its request is aborted anyway, or its parent's. Not waited for: garbage collection may run anywhere.
+            if not self._is_ending and self._pid == os.getpid():
                 asyncio.run_coroutine_threadsafe(closing(), self._loop)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import OmniError, StageFailedError, StartupError, contained, is_interrupt
+from omni_core.forks import check_process
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
 from omni_core.launch.running import RequestRecorder, Running, RunningOperations, machine_of, operations_of, recorder_of
@@ -84,6 +86,7 @@ class MultiProcessPipelineRunner:
         self._recorder: RequestRecorder | None = None
         self._heartbeat: Heartbeat | None = None
         self._stopping = False
+        self._pid = os.getpid()
 
     async def __aenter__(self) -> MultiProcessPipelineRunner:
         await self.start()
@@ -94,18 +97,21 @@ class MultiProcessPipelineRunner:
 
     @property
     def coordinator(self) -> Coordinator:
+        check_process(self._pid)
         if self._coordinator is None:
             raise OmniError("the pipeline was not started")
         return self._coordinator
 
     @property
     def control(self) -> ControlPlane:
+        check_process(self._pid)
         if self._control is None:
             raise OmniError("the pipeline was not started")
         return self._control
 
     @property
     def observation(self) -> Observation:
+        check_process(self._pid)
         if self._observation is None:
             raise OmniError("the pipeline was not started")
         return self._observation
@@ -113,6 +119,7 @@ class MultiProcessPipelineRunner:
     @property
     def operations(self) -> RunningOperations:
         """The operations that change this pipeline. Raises PluginError: they are not installed."""
+        check_process(self._pid)
         if self._running is None:
             raise OmniError("the pipeline was not started")
         if self._operations is None:
@@ -131,6 +138,7 @@ class MultiProcessPipelineRunner:
         Raises:
             ConfigError, PluginError: before anything was started. StartupError: a stage did not become ready.
         """
+        self._pid = os.getpid()
         try:
             await self._start()
         except BaseException:
@@ -375,7 +383,9 @@ class MultiProcessPipelineRunner:
 
     # --- stop --------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
-        """Abort what runs, end every process, and remove every socket. Idempotent."""
+        """Abort what runs, end every process, and remove every socket. Idempotent. In a fork, nothing: they are its parent's."""
+        if os.getpid() != self._pid:
+            return
         self._stopping = True
         if self._heartbeat is not None:
             self._heartbeat.close()
