@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from omni_core.control.framing import FrameReader, frame, parse
-from omni_core.errors import TransportError
+from omni_core.errors import CodecError, TransportError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split, encode_whole
 from omni_core.protocol.messages import AbortMessage, SubmitMessage
 
@@ -96,7 +96,7 @@ def read_stream(data: bytes, piece: int = 10**9) -> list[str]:
     """Return the ids of the messages of a stream, up to what is no frame."""
     got: list[str] = []
     reader = FrameReader(lambda document, raw: got.append(decode(document, raw).request_id))
-    with pytest.raises(TransportError, match="bytes that are no frame"):
+    with pytest.raises(CodecError, match="bytes that are no frame"):
         receive(reader, data, lambda: piece)
     return got
 
@@ -123,7 +123,7 @@ def test_bytes_within_a_frame_are_noticed_at_the_next_one() -> None:
     first, second = stream(AbortMessage("a")), stream(AbortMessage("b"))
     got = bytearray()
     reader = FrameReader(lambda document, raw: got.extend(document))
-    with pytest.raises(TransportError, match="bytes that are no frame"):
+    with pytest.raises(CodecError, match="bytes that are no frame"):
         receive(reader, first[:-2] + b"123456789" + first[-2:] + second, lambda: 10**9)
 
 
@@ -140,10 +140,12 @@ def test_memory_for_a_frame_is_taken_as_it_arrives() -> None:
     "data", [b"", bytes(11), b"omni", stream(AbortMessage("a")) + b"x", stream(AbortMessage("a"))[:-1]]
 )
 def test_a_whole_frame_is_checked(data: bytes) -> None:
-    with pytest.raises(TransportError, match="bytes that are no frame"):
+    with pytest.raises(CodecError, match="bytes that are no frame"):
         parse(memoryview(data))
 
 
 def test_a_document_that_is_too_large_is_an_error_of_the_sender() -> None:
-    with pytest.raises(TransportError, match=r"a control message of 70,000,054 bytes cannot be sent; at most 67,108,864"):
+    with pytest.raises(
+        TransportError, match=r"a control message of 70,000,054 bytes cannot be sent; at most 67,108,864"
+    ):
         frame(AbortMessage("x" * 70_000_000))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import Any
 
 import pytest
 
 from omni_core.coordinator import Coordinator
+from omni_core.coordinator import coordinator as module
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.errors import CodecError, InvalidRequestError, RequestFailedError, RequestTimeoutError, StageFailedError
 from omni_core.protocol.codec import decode, encode_whole
@@ -221,3 +223,46 @@ async def test_a_request_that_is_refused_at_admission_is_counted() -> None:
         await requests.submit(OmniRequest())
     assert requests.statistics()["refused"] == 1.0
     assert (requests.in_flight, stages.submitted) == (0, [])
+
+
+async def test_large_requests_and_results_are_read_and_made_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[bool] = []
+
+    def watched(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(module, "encode_whole", watched(encode_whole))
+    monkeypatch.setattr(module, "decode", watched(decode))
+    stages = Stages()
+    requests = coordinator(stages)
+    text = "x" * 2_000_000
+    for value, in_loop in (("short", True), (text, False)):
+        threads.clear()
+        task = asyncio.ensure_future(requests.submit(OmniRequest({"x": value})))
+        while not stages.submitted:
+            await asyncio.sleep(0)
+        submitted = stages.submitted.pop()
+        assert decode(submitted.body).request.inputs["x"] == value
+        requests.handle(complete(submitted.request_id, value))
+        assert (await task)["out"] == value
+        assert threads == [in_loop, in_loop]
+
+
+async def test_a_large_request_that_was_aborted_while_it_was_encoded_is_not_sent() -> None:
+    stages = Stages()
+    requests = coordinator(stages)
+    aborted = asyncio.ensure_future(requests.submit(OmniRequest({"x": "x" * 2_000_000}), "r"))
+    await asyncio.sleep(0)
+    aborted.cancel()
+    bad = OmniRequest({"x": ["x" * 2_000_000, object()]})
+    with pytest.raises(CodecError, match=r"inputs\['x'\]\[1\]: a builtins.object cannot be sent"):
+        await requests.submit(bad, "s")
+    while requests._encoding:
+        await asyncio.sleep(0)
+    assert not stages.submitted

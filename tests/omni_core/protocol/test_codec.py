@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import attrs
+import msgpack
 import numpy as np
 import pytest
 import torch
@@ -17,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.errors import CodecError
-from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split, is_large, register
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol import structure
+from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split, encode_whole, is_large, register
+from omni_core.protocol.messages import OmniRequest, StagePayload, SubmitMessage
 from omni_core.protocol.outputs import TextChunk
-from omni_core.protocol.structure import LARGE_NODES, MAX_NODES
+from omni_core.protocol.structure import LARGE_BYTES, LARGE_NODES, MAX_NODES
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -266,3 +268,95 @@ def test_a_value_that_is_too_deep_to_be_measured_is_named_by_its_path() -> None:
         value = [value, 1]
     with pytest.raises(CodecError, match=r"payload\['deep'\]\[0\].*nested too deeply"):
         is_large({"deep": value})
+
+
+LONG = [
+    "x" * (LARGE_BYTES + 1),
+    b"x" * (LARGE_BYTES + 1),
+    bytearray(LARGE_BYTES + 1),
+    {"x" * (LARGE_BYTES + 1): 1},
+    {"x": [("y", {1: b"x" * LARGE_BYTES})]},
+    ["x" * 1000] * (LARGE_BYTES // 1000 + 1),
+    StagePayload("r", OmniRequest({"x": "x" * (LARGE_BYTES + 1)}), None),
+    memoryview(np.zeros((2, LARGE_BYTES), np.uint8)),
+]
+
+
+@pytest.mark.parametrize("value", LONG, ids=lambda each: type(each).__name__)
+def test_long_texts_and_bytes_are_large(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_large(value)
+    monkeypatch.setattr(structure, "MAX_BYTES", LARGE_BYTES // 2)
+    with pytest.raises(CodecError, match=r"payload.*: [\d,]+ bytes of text and bytes, at most 524,288; send an array"):
+        encode(value)
+
+
+def test_what_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "MAX_BYTES", 1000)
+    value = {"short": "x" * 10, "deep": [1, ("y", {"long": b"z" * 991})]}
+    with pytest.raises(CodecError, match=r"^payload\['deep'\]\[1\]\[1\]\['long'\]: 1,015 bytes of text and bytes"):
+        encode(value)
+    value["deep"][1][1]["long"] = b"z" * 900  # type: ignore[index]
+    assert decode(encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (msgpack.ExtType(10, b""), "payload"),
+        ({"x": [1, msgpack.ExtType(7, b"")]}, r"payload\['x'\]\[1\]"),
+        ({msgpack.ExtType(1, b"\x90"): 1}, r"payload key .*"),
+        ({(1, (msgpack.ExtType(6, b"\x90"),))}, r"payload\[0\]\[1\]\[0\]"),
+        (TextChunk(msgpack.ExtType(10, b"")), r"payload\.text"),  # type: ignore[arg-type]
+    ],
+)
+def test_extension_types_of_a_user_are_refused(value: Any, path: str) -> None:
+    with pytest.raises(CodecError, match=rf"^{path}: a msgpack.ExtType cannot be sent$"):
+        encode(value)
+    with pytest.raises(CodecError, match=rf"^{path}: a msgpack.ExtType cannot be sent$"):
+        is_large(value)
+
+
+SHAPES = [
+    [[0], 50_000_000],
+    [[[0]] * 1000, 2**31],
+    [-1, 4],
+    [2.0],
+    [True],
+    "8",
+    8,
+    None,
+    {"8": 1},
+    [b"8"],
+    [2**63] * 64,
+    [2**63] * 1_000_000,
+    [1] * 65,
+]
+
+
+@pytest.mark.parametrize("code", [7, 8, 9])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda each: repr(each)[:20])
+def test_the_shape_of_an_array_is_only_a_claim(shape: Any, code: int) -> None:
+    begin = time.process_time()
+    with pytest.raises(CodecError):
+        decode(msgpack.packb(msgpack.ExtType(code, msgpack.packb(["int8", shape, b""]))))
+    assert time.process_time() - begin < 3
+
+
+def test_extension_types_in_each_other_do_not_overflow_the_stack() -> None:
+    document = b"\x90"
+    for _ in range(2000):
+        document = msgpack.packb(msgpack.ExtType(1, document))
+    with pytest.raises(CodecError, match="nested too deeply"):
+        decode(document)
+
+
+def test_a_large_document_is_not_copied_into_the_message_that_carries_it() -> None:
+    body, _ = encode_whole({"text": "x" * 1_000_000})
+    message = encode_split(SubmitMessage("r", "s", body, False))
+    assert len(message.header) < 200
+    assert message.nbytes > 1_000_000
+    got = decode(message.header, memoryview(message.joined()))
+    assert decode(got.body) == {"text": "x" * 1_000_000}
+    again = encode_split(got)  # as it is handed on
+    assert decode(decode(again.header, memoryview(again.joined())).body) == {"text": "x" * 1_000_000}
+    assert decode(decode(encode(got)).body) == {"text": "x" * 1_000_000}

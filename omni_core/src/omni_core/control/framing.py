@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.errors import TransportError
+from omni_core.errors import CodecError, TransportError
 from omni_core.protocol.codec import EncodedValue, encode_split
 from omni_core.protocol.messages import CompleteMessage, DataReadyMessage, StreamMessage, SubmitMessage
 
@@ -29,6 +29,9 @@ MAX_DOCUMENT = 2**26
 
 _LARGEST = 2**32 - 1
 _READ_BYTES = 256 * 1024
+_COPIED_BYTES = 2**20
+"""Bytes up to which a part that cannot change is copied, so that a frame is in one piece."""
+
 _NOTHING = memoryview(b"")
 _CHECKED = frozenset([SubmitMessage, DataReadyMessage, CompleteMessage, StreamMessage])
 """Messages whose values were checked when they were encoded. They are sent for every request, so they are not checked again."""
@@ -52,7 +55,10 @@ class Frame:
     def own(self) -> Frame:
         """Copy the parts that lie in memory of the message's maker, which may change once the message waits. Return the frame itself."""
         if self.source is not None:
-            self.parts = [memoryview(b"".join(self.parts))]
+            if any(part.nbytes > _COPIED_BYTES and type(part.obj) is bytes for part in self.parts):
+                self.parts = [part if type(part.obj) is bytes else memoryview(bytes(part)) for part in self.parts]
+            else:
+                self.parts = [memoryview(b"".join(self.parts))]
             self.source = None
         return self
 
@@ -89,7 +95,7 @@ def parse(data: memoryview) -> tuple[memoryview, memoryview]:
     """Document and raw bytes of one whole frame.
 
     Raises:
-        TransportError: it is none.
+        CodecError: it is none.
     """
     if data.nbytes < _PREFIX.size or sum(lengths := _lengths(data)) != data.nbytes - _PREFIX.size:
         raise _no_frame(data)
@@ -104,8 +110,8 @@ def _lengths(data: memoryview, at: int = 0) -> tuple[int, int]:
     return document, raw
 
 
-def _no_frame(data: memoryview) -> TransportError:
-    return TransportError(f"bytes that are no frame: {bytes(data[:16])!r}")
+def _no_frame(data: memoryview) -> CodecError:
+    return CodecError(f"bytes that are no frame: {bytes(data[:16])!r}")
 
 
 class FrameReader:
@@ -131,7 +137,7 @@ class FrameReader:
         """So many bytes are in :meth:`room`.
 
         Raises:
-            TransportError: they are no frame; nothing that follows can be read.
+            CodecError, TransportError: they are no frame; nothing that follows can be read.
         """
         self._filled += count
         if self._buffer is self._shared:

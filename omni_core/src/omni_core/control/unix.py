@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from omni_core.control.framing import FrameReader
 from omni_core.control.network import OnFrame
-from omni_core.errors import TransportError
+from omni_core.errors import CodecError, TransportError
 from omni_core.forks import forget, keep_from_forks
 
 _PARTS_AT_ONCE = 256
@@ -127,7 +127,7 @@ class _Incoming:
             return
         try:
             self._frames.received(count)
-        except TransportError as error:
+        except (CodecError, TransportError) as error:
             pid = _peer_of(self._socket)
             self.close()
             self._on_nonsense(pid, str(error))

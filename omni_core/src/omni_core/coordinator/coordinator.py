@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.control.lanes import Lanes, in_task
+from omni_core.control.lanes import Lanes, Tasks, in_task, in_thread
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
@@ -24,7 +24,7 @@ from omni_core.errors import InvalidRequestError, OmniError, contained, is_inter
 from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import decode, encode, encode_whole
+from omni_core.protocol.codec import Body, decode, encode, encode_whole, is_large
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import (
     AbortMessage,
@@ -40,6 +40,7 @@ from omni_core.protocol.messages import (
     WaitingRequest,
 )
 from omni_core.protocol.structure import rough_nbytes
+from omni_core.relay.transfer import LARGE_HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Coordinator:
         self.telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._encoding = Tasks()
         self._reads: Lanes[str] = Lanes(self._read_failed, threading.RLock())
         self._performers: dict[type, Callable[[Any], None]] = {
             Start: self._start,
@@ -192,10 +194,10 @@ class Coordinator:
             self.fail(message.request_id, message.error)
         elif not self._machine.wants(message.request_id, message.from_stage, final=is_final):
             return
-        elif message.has_tensors or len(self._reads):
+        elif message.has_tensors or len(self._reads) or len(message.body or b"") > LARGE_HEADER_BYTES:
             self._reads.run(message.request_id, partial(self._read, message))
         else:
-            self._take(message)
+            self._take(message, _value_of(message))
 
     def fail(self, attempt_id: str, info: ErrorInfo) -> None:
         """Fail a request for a reason that a stage or the runner knows."""
@@ -270,14 +272,41 @@ class Coordinator:
         if self.recorder is not None:
             self.recorder.begin(attempt, "request")
         begin = time.monotonic_ns()
+        payload = StagePayload(attempt, request, None)
         try:
-            body, has_tensors = encode_whole(StagePayload(attempt, request, None))
-            self._submit_to_stage(SubmitMessage(attempt, self._entry_stage, body, has_tensors), request)
+            if is_large(payload):
+                self._encoding.start(self._start_later(tracked, payload))
+                return
+            self._submit(attempt, request, encode_whole(payload, checked=True))
         except BaseException as error:
             if is_interrupt(error):
                 raise
             self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
             return
+        self._has_started(tracked, request, begin)
+
+    async def _start_later(self, tracked: TrackedRequest, payload: StagePayload) -> None:
+        """Encode a large request beside the event loop, and submit it if it has not ended since."""
+        attempt, request, begin = tracked.attempt_id, tracked.request, time.monotonic_ns()
+        try:
+            encoded = await asyncio.to_thread(encode_whole, payload)
+            if self._machine.attempt(attempt) is not tracked:
+                return
+            self._submit(attempt, request, encoded)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                raise
+            if self._machine.attempt(attempt) is tracked:
+                self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
+            return
+        self._has_started(tracked, request, begin)
+
+    def _submit(self, attempt: str, request: OmniRequest, encoded: tuple[Body, bool]) -> None:
+        body, has_tensors = encoded
+        self._submit_to_stage(SubmitMessage(attempt, self._entry_stage, body, has_tensors), request)
+
+    def _has_started(self, tracked: TrackedRequest, request: OmniRequest, begin: int) -> None:
+        attempt = tracked.attempt_id
         if self.recorder is not None:
             flow = ("client", self._entry_stage, None)
             self.recorder.slice(f"submit to {self._entry_stage}", begin, attempt, flow, starts=True)
@@ -318,21 +347,18 @@ class Coordinator:
         if message.has_tensors and not lazy_torch.is_here():
             await in_task()
             await lazy_torch.bring()
-        self._take(message)
+        is_long = len(message.body or b"") > LARGE_HEADER_BYTES
+        self._take(message, await in_thread(_value_of, message) if is_long else _value_of(message))
 
     def _read_failed(self, attempt_id: str, error: BaseException) -> None:
         info = describe(error, None)
         self.fail(attempt_id, evolve(info, message=f"its result cannot be read here: {info.message}"))
 
-    def _take(self, message: CompleteMessage | StreamMessage) -> None:
+    def _take(self, message: CompleteMessage | StreamMessage, data: Any) -> None:
         attempt, stage = message.request_id, message.from_stage
         begin = time.monotonic_ns()
-        try:
-            data = decode(message.body or b"\xc0")
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            self.fail(attempt, describe(error, stage))
+        if isinstance(data, BaseException):
+            self.fail(attempt, describe(data, stage))
             return
         if self.recorder is not None:
             chunk_id = None if isinstance(message, CompleteMessage) else message.chunk_id
@@ -341,6 +367,16 @@ class Coordinator:
         final = isinstance(message, CompleteMessage)
         nbytes = 0 if final else rough_nbytes(data)
         self._perform(self._machine.result(attempt, stage, data, final=final, now=self._loop.time(), nbytes=nbytes))
+
+
+def _value_of(message: CompleteMessage | StreamMessage) -> Any:
+    """Return what a stage has sent, or the error of reading it. In any thread."""
+    try:
+        return decode(message.body or b"\xc0")
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return error
 
 
 def _digest(request: OmniRequest) -> bytes | None:

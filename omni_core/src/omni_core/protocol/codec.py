@@ -7,6 +7,7 @@ types, so nothing a user sends can be mistaken for one. Large tensors may be kep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from attrs import define, field
 from omni_core.errors import CodecError, message_of
 from omni_core.protocol import tensors
 from omni_core.protocol.registry import classes, names, register, values
-from omni_core.protocol.structure import check_limits, is_large, locate_failure
+from omni_core.protocol.structure import MAX_DEPTH, check_limits, is_large, locate_failure
 from omni_core.protocol.tensors import Buffer, copy, host_bytes, on_host
 from omni_core.references import imported
 
@@ -27,6 +28,15 @@ ALIGNMENT = 64
 
 OUT_OF_BAND_BYTES = 2048
 """Tensors below this size stay in the header even in :func:`encode_split`: a copy is cheaper than its bookkeeping."""
+
+LARGE_DOCUMENT_BYTES = 2**15
+"""From this size on the document of an encoded value is out-of-band bytes of the message that it is a part of."""
+
+_OWN_DEPTH = 8
+"""Extension types around what users nest, and in it."""
+
+_MAX_DIMENSIONS = 64
+"""That of numpy and torch."""
 
 _PACK_BUFFER_BYTES = 4096
 """Initial size of msgpack's buffer. Its own default of 1 MiB costs a fresh mapping for every nested value: 10 us each, measured."""
@@ -40,8 +50,8 @@ _TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SC
 class EncodedValue:
     """A value in two parts: ``header`` (msgpack) and the raw bytes of its large tensors.
 
-    It may itself be part of a message. Its buffers are then out-of-band bytes of the message, not copied into the document, and its
-    reader finds them in ``buffers`` as one piece.
+    It may itself be part of a message. Its buffers, and a large header, are then out-of-band bytes of the message, not copied into the
+    document, and its reader finds the buffers as one piece.
 
     Attributes:
         header: the msgpack document; large tensors in it are offsets into the bytes that follow.
@@ -52,7 +62,7 @@ class EncodedValue:
         has_tensors: torch tensors are in it, large or small.
     """
 
-    header: bytes
+    header: bytes | memoryview
     buffers: list[Buffer] = field(factory=list)
     offsets: list[int] = field(factory=list)
     nbytes: int = 0
@@ -112,13 +122,14 @@ def encode(value: Any) -> bytes:
 def encode_whole(value: Any, *, checked: bool = False) -> tuple[Body, bool]:
     """``value`` for a field of a message, and whether torch tensors are in it, so that its reader needs torch.
 
-    A document alone where there are no large tensors or arrays. ``checked``: see :func:`encode_split`.
+    A document alone where it is small and there are no large tensors or arrays. ``checked``: see :func:`encode_split`.
 
     Raises:
         CodecError: as for :func:`encode`.
     """
     encoded = encode_split(value, checked=checked)
-    return encoded if encoded.nbytes else encoded.header, encoded.has_tensors
+    is_small = not encoded.nbytes and len(encoded.header) < LARGE_DOCUMENT_BYTES
+    return bytes(encoded.header) if is_small else encoded, encoded.has_tensors
 
 
 def encode_split(
@@ -247,10 +258,13 @@ class _Encoder:
         return self._with_bytes(code, [plain.dtype.str, list(plain.shape)], raw, owner=plain)
 
     def _encoded(self, value: EncodedValue) -> msgpack.ExtType:
-        description: list[Any] = [value.header, value.has_tensors, value.nbytes]
-        apart = self._out_of_band
+        apart, header = self._out_of_band, value.header
         if apart is None:
-            return msgpack.ExtType(_ENCODED, msgpack.packb([*description, value.joined()]))
+            whole = [header, value.has_tensors, value.nbytes, value.joined()]
+            return msgpack.ExtType(_ENCODED, msgpack.packb(whole))
+        is_apart = len(header) >= LARGE_DOCUMENT_BYTES
+        document = [apart.add(memoryview(header), header), len(header)] if is_apart else header
+        description: list[Any] = [document, value.has_tensors, value.nbytes]
         place = -(-apart.nbytes // ALIGNMENT) * ALIGNMENT
         for part, owner in zip(value.buffers, value.owners, strict=True):
             apart.add(part, owner)
@@ -268,12 +282,19 @@ class _Decoder:
 
     def __init__(self, buffer: Buffer | None) -> None:
         self.buffer = buffer
+        self._depth = 0
 
     def document(self, data: bytes | memoryview) -> Any:
         return msgpack.unpackb(data, ext_hook=self, strict_map_key=False, unicode_errors="surrogatepass")
 
     def __call__(self, code: int, data: bytes) -> Any:
-        return _DECODERS[code](self, data)
+        if self._depth > MAX_DEPTH + _OWN_DEPTH:
+            raise CodecError(f"nested too deeply: more than {MAX_DEPTH} containers in each other")
+        self._depth += 1
+        try:
+            return _DECODERS[code](self, data)
+        finally:
+            self._depth -= 1
 
     def bytes_at(self, place: bytes | int, size: int) -> Buffer:
         """``size`` bytes: ``place`` itself, or those at that offset of the out-of-band bytes."""
@@ -302,14 +323,17 @@ def _decode_array(decoder: _Decoder, data: bytes) -> Any:
     return numpy.frombuffer(raw if on_host(raw) else host_bytes(raw), dtype=dtype).reshape(shape)
 
 
-def _size(shape: list[int], itemsize: int) -> int:
-    for length in shape:
-        itemsize *= length
-    return itemsize
+def _size(shape: Any, itemsize: int) -> int:
+    """The bytes of an array. Its shape is what a peer says it is."""
+    if type(shape) is not list or len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
+        raise CodecError("the shape of an array must be a list of few non-negative integers")
+    return itemsize * math.prod(shape)
 
 
 def _decode_encoded(decoder: _Decoder, data: bytes) -> EncodedValue:
     header, has_tensors, nbytes, place = msgpack.unpackb(data)
+    if isinstance(header, list):
+        header = decoder.bytes_at(*header)
     found = EncodedValue(header, has_tensors=has_tensors)
     if nbytes:
         found.add(decoder.bytes_at(place, nbytes), None)

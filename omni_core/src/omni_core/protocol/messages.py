@@ -106,7 +106,7 @@ class DataReadyMessage:
     request_id: str
     stage: str
     from_stage: str
-    header: bytes | None = None
+    header: Body | None = None
     inline: bytes | None = None
     relay_metadata: Any = None
     is_stream: bool = False

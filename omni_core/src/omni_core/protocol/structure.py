@@ -1,6 +1,7 @@
 """The structure of values to be sent: how many nodes they have, how deep they are, and the path of one that cannot be sent.
 
-The limits protect processes from each other: a receiver's stack from depth, a sender's event loop from millions of nodes.
+The limits protect processes from each other: a receiver's stack from depth, a sender's event loop from millions of nodes, memory from
+texts without an end.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain, islice, repeat
 from typing import Any
+
+from msgpack import ExtType
 
 from omni_core.errors import CodecError
 from omni_core.protocol.registry import names, values
@@ -23,51 +26,88 @@ MAX_NODES = 1_000_000
 LARGE_NODES = 20_000
 """Values with more nodes are large: encoding them may hold an event loop for more than 20 ms."""
 
+MAX_BYTES = 2**30
+"""Bytes (of a text: characters) of all texts and bytes in one value. An array or a tensor is not limited here: it is sent where it lies."""
+
+LARGE_BYTES = 2**20
+"""Values with more of them are large."""
+
 _LEAVES = frozenset([type(None), bool, int, float, str, bytes, bytearray])
 _SEQUENCES = frozenset([list, tuple, set, frozenset])
+_SIZED = frozenset([str, bytes, bytearray, memoryview])
 
 
 def is_large(value: Any) -> bool:
-    """Return whether a value has more than :data:`LARGE_NODES` nodes: it is better encoded in a thread than on an event loop.
+    """Return whether a value has more than :data:`LARGE_NODES` nodes or :data:`LARGE_BYTES`: it is better encoded in a thread than on an
+    event loop.
 
-    One that is not large keeps both limits, so that its encoder need not check them again.
+    One that is not large keeps all limits, so that its encoder need not check them again.
 
     Raises:
-        CodecError: it is nested too deeply; the message names the path.
+        CodecError: it is nested too deeply, or has an extension type; the message names the path.
     """
-    return _count(value, LARGE_NODES) > LARGE_NODES
+    nodes, size = _count(value, LARGE_NODES)
+    return nodes > LARGE_NODES or size > LARGE_BYTES
 
 
 def check_limits(value: Any) -> None:
-    """Return if a value keeps both limits.
+    """Return if a value keeps all limits.
 
     Raises:
-        CodecError: it has more nodes than :data:`MAX_NODES`, or is deeper than :data:`MAX_DEPTH`; the message names the path.
+        CodecError: it has more nodes than :data:`MAX_NODES`, more bytes than :data:`MAX_BYTES`, or is deeper than :data:`MAX_DEPTH`; the
+            message names the path.
     """
-    if _count(value, MAX_NODES) > MAX_NODES:
+    nodes, size = _count(value, MAX_NODES)
+    if nodes > MAX_NODES:
         problem = CodecError(f"more than {MAX_NODES:,} values; send numbers as an array or a tensor, or less at a time")
         raise _located(value, problem)
+    if size > MAX_BYTES:
+        problem = CodecError(
+            f"{size:,} bytes of text and bytes, at most {MAX_BYTES:,}; send an array, or less at a time"
+        )
+        raise _located(value, problem, lambda leaf: _refuse_large(leaf, problem), _LEAVES - _SIZED)
 
 
-def _count(value: Any, limit: int) -> int:
+def _refuse_large(leaf: Any, problem: CodecError) -> None:
+    """Refuse what has a good part of the bytes that were too many."""
+    if type(leaf) in _SIZED and _size_of(leaf) > MAX_BYTES // 16:
+        raise problem
+
+
+def _count(value: Any, limit: int) -> tuple[int, int]:
     try:
         return count_nodes(value, limit)
     except CodecError as error:
-        raise _located(value, error) from None
+        raise _located(value, error, _refuse_extension) from None
 
 
-def _located(value: Any, problem: CodecError) -> CodecError:
-    path, _ = locate_failure(value, problem, lambda leaf: None, budget=LARGE_NODES)
+def _refuse_extension(leaf: Any) -> None:
+    if type(leaf) is ExtType:
+        raise CodecError("a msgpack.ExtType cannot be sent")
+
+
+def _located(
+    value: Any,
+    problem: CodecError,
+    check: Callable[[Any], object] = lambda leaf: None,
+    leaves: frozenset[type] = _LEAVES,
+) -> CodecError:
+    path, _ = locate_failure(value, problem, check, LARGE_NODES, leaves)
     return CodecError(f"{path}: {problem}")
 
 
-def count_nodes(value: Any, limit: int) -> int:
-    """Count containers and leaves level by level, and stop where there are more than ``limit``.
+def _size_of(leaf: Any) -> int:
+    return leaf.nbytes if type(leaf) is memoryview else len(leaf)
+
+
+def count_nodes(value: Any, limit: int) -> tuple[int, int]:
+    """Count containers and leaves level by level, and the bytes of texts and bytes, and stop where there are more than ``limit`` nodes.
 
     Raises:
-        CodecError: containers are nested deeper than :data:`MAX_DEPTH`.
+        CodecError: containers are nested deeper than :data:`MAX_DEPTH`, or an extension type is among them: it could say that it is
+            anything.
     """
-    level, count, depth = [value], 1, 0
+    level, count, depth, size = [value], 1, 0, _size_of(value) if type(value) in _SIZED else 0
     while depth <= MAX_DEPTH:
         below: list[Any] = []
         for node in level:
@@ -75,8 +115,11 @@ def count_nodes(value: Any, limit: int) -> int:
             if kind is dict:
                 count += len(node)
                 if count > limit:
-                    return count
-                if not _LEAVES.issuperset(map(type, node)):
+                    return count, size
+                kinds = set(map(type, node))
+                if not kinds.isdisjoint(_SIZED):
+                    size += sum(_size_of(key) for key in node if type(key) in _SIZED)
+                if not kinds <= _LEAVES:
                     below += [child for child in node if type(child) not in _LEAVES]
                 children = node.values()
             elif kind in values:
@@ -84,15 +127,19 @@ def count_nodes(value: Any, limit: int) -> int:
             elif kind in _SEQUENCES:
                 children = node
             else:
+                _refuse_extension(node)
                 continue
             count += len(children)
             if count > limit:
-                return count
-            if not _LEAVES.issuperset(map(type, children)):
+                return count, size
+            kinds = set(map(type, children))
+            if not kinds.isdisjoint(_SIZED):
+                size += sum(_size_of(each) for each in children if type(each) in _SIZED)
+            if not kinds <= _LEAVES:
                 # Empty dicts, such as a request's parameters usually are, have nothing to visit.
                 below += [each for each in children if type(each) not in _LEAVES and (type(each) is not dict or each)]
         if not below:
-            return count
+            return count, size
         level = below
         depth += 1
     raise CodecError(f"nested too deeply: more than {MAX_DEPTH} containers in each other, or one that contains itself")
@@ -127,7 +174,11 @@ _SIZED_LEVELS, _SIZED_ITEMS = 5, 64
 
 
 def locate_failure(
-    value: Any, error: Exception, check: Callable[[Any], object], budget: int = MAX_NODES
+    value: Any,
+    error: Exception,
+    check: Callable[[Any], object],
+    budget: int = MAX_NODES,
+    leaves: frozenset[type] = _LEAVES,
 ) -> tuple[str, Exception]:
     """The path of the first node that cannot be sent, and the reason.
 
@@ -135,6 +186,7 @@ def locate_failure(
         error: why the whole value cannot be sent; the answer for ``value`` itself where no part of it fails alone.
         check: called with every node that is neither a container nor a plain leaf; raises if it cannot be sent.
         budget: how many nodes to visit; the answer is then the container that has the next one.
+        leaves: the types of what is a plain leaf.
     """
     level: list[Any] = [
         (value, None, "", None)
@@ -162,7 +214,7 @@ def locate_failure(
                 continue
             if budget < 0:
                 return _path(entry), error
-            below += [(child, entry, step, key) for step, key, child in children if type(child) not in _LEAVES]
+            below += [(child, entry, step, key) for step, key, child in children if type(child) not in leaves]
         if not below:
             return "payload", error
         level = below

@@ -16,7 +16,15 @@ from omni_core.control.lanes import in_task, in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import OUT_OF_BAND_BYTES, EncodedValue, decode, encode_split, is_large
+from omni_core.protocol.codec import (
+    LARGE_DOCUMENT_BYTES,
+    OUT_OF_BAND_BYTES,
+    Body,
+    EncodedValue,
+    decode,
+    encode_split,
+    is_large,
+)
 from omni_core.protocol.messages import DataReadyMessage, SubmitMessage
 from omni_core.protocol.tensors import empty
 from omni_core.relay.base import Relay
@@ -89,6 +97,8 @@ class Transfer:
             if encodings is not None and not same_gpu:  # a handle is made for one reader
                 encodings[id(value), device] = encoded
         relay_metadata, inline, by, waited = None, None, "inline", 0.0
+        is_large_header = len(encoded.header) >= LARGE_DOCUMENT_BYTES
+        header: Body = EncodedValue(encoded.header) if is_large_header else bytes(encoded.header)
         if encoded.nbytes > self._inline_bytes:
             name, relay = self._relays.towards(endpoint)
             memory = relay.reserve(encoded.nbytes, message["request_id"])
@@ -103,8 +113,12 @@ class Transfer:
                 relay_metadata, by = [name, encoded.nbytes, metadata], name
         if encoded.nbytes and relay_metadata is None:
             inline = encoded.joined()
+            if len(inline) >= LARGE_DOCUMENT_BYTES:
+                header = EncodedValue(encoded.header)
+                header.add(memoryview(inline), inline)
+                inline = None
         ready = DataReadyMessage(
-            header=encoded.header,
+            header=header,
             inline=inline,
             relay_metadata=relay_metadata,
             has_tensors=encoded.has_tensors,
@@ -139,7 +153,7 @@ class Transfer:
         if message.has_tensors and not lazy_torch.is_here():
             await in_task()
             await lazy_torch.bring()
-        document: bytes | EncodedValue = b""
+        document: Body = b""
         buffer: Any = None
         if isinstance(message, SubmitMessage):
             document = message.body
