@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_harness import SOON, Watched, step, watched
+from fault_harness import IN_FLIGHT, SOON, Watched, branching, right_branching, step, watched
 from pipelines import make_pipeline
 from test_deaths import blamed, kill, serving
 
@@ -252,3 +253,43 @@ async def test_a_failed_stage_is_reported_wherever_it_is(folder: Path, name: str
                 await asyncio.wait_for(client.submit(OmniRequest({"n": 2})), SOON)
             assert (caught.value.stage, caught.value.error_type) == (name, "StageFailedError")
         assert (await client.statistics())["coordinator"]["requests"]["running"] == 0
+
+
+async def test_processes_restart_when_the_run_folder_was_removed(folder: Path) -> None:
+    async with watched(branching(folder), right_branching) as (pipeline, load):
+        client = pipeline.client
+        async with load.running():
+            for name in ("work", "start", "join"):
+                shutil.rmtree(client._runner._directory)  # type: ignore[arg-type]
+                await kill(client, name)
+                await serving(client, name)
+                await load.more(2 * IN_FLIGHT)
+        shutil.rmtree(client._runner._directory)  # type: ignore[arg-type]
+        await kill(client, "left")
+        await serving(client, "left")
+        assert sorted(os.listdir(client._runner._directory)) == [
+            "0.sock",
+            "1.sock",
+            "2.sock",
+            "3.sock",
+            "4.sock",
+            "coordinator.sock",
+        ]
+    assert not list(folder.iterdir())
+
+
+async def test_a_run_folder_that_cannot_be_made_again_is_named(folder: Path) -> None:
+    config = make_pipeline(folder / "base", step("work", terminal=True), restart=RestartConfig(limit=1))
+    (folder / "base").mkdir()
+    async with open_async(config) as client:
+        directory = client._runner._directory
+        shutil.rmtree(folder / "base")
+        (folder / "base").touch()
+        os.kill(client.process_ids["work"], signal.SIGKILL)
+        async with asyncio.timeout(SOON):
+            while client.health()["work"]["state"] != "failed":
+                await asyncio.sleep(0.01)
+        assert client.health()["work"]["reason"] == (
+            f"its process could not be started: the run's folder {directory} was removed and cannot be made again: Not a directory"
+        )
+    (folder / "base").unlink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import stat
 import subprocess
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from omni_core.errors import ConfigError
-from omni_core.processes.run_directory import LONGEST_SOCKET_PATH, DirectoryCleaner, run_directory
+from omni_core.errors import ConfigError, StartupError
+from omni_core.processes.run_directory import LONGEST_SOCKET_PATH, DirectoryCleaner, restore_directory, run_directory
 
 
 def test_it_is_private_and_in_the_base_path() -> None:
@@ -74,3 +76,42 @@ def test_the_folder_of_an_owner_that_was_killed_is_removed(tmp_path: Path, name:
         time.sleep(0.01)
     assert not folder.exists()
     assert (other / "0.sock").exists()
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether systemd-tmpfiles spares a folder: it tries to lock it, as it says in tmpfiles.d(5)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def test_the_folder_is_locked_while_the_run_lasts(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    cleaner = DirectoryCleaner(folder)
+    assert is_locked(folder)
+    folder.rmdir()
+    restore_directory(folder)
+    assert not is_locked(folder)
+    cleaner.hold()
+    assert is_locked(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    cleaner.dismiss()
+    assert not folder.exists()
+
+
+def test_a_folder_that_somebody_else_has_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(StartupError, match=f"folder .*/{name} was removed, and made by somebody else"):
+            restore_directory(tmp_path / name)
+    restore_directory(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(StartupError, match="made by somebody else"):
+        restore_directory(tmp_path)

@@ -77,6 +77,15 @@ class ControlPlane:
         if self._network is not None:
             self._network.listen(self._on_frame)
 
+    def renew(self) -> None:
+        """Listen anew if the file of the endpoint's socket is gone.
+
+        Raises:
+            TransportError: its socket cannot be made.
+        """
+        if self._listener is not None:
+            self._listener.renew()
+
     def is_near(self, endpoint: str) -> bool:
         """Return whether a process is known to be on this machine."""
         return self._address(endpoint).startswith("ipc://")

@@ -78,8 +78,22 @@ class UnixListener:
         self._on_frame = on_frame
         self._on_nonsense = on_nonsense
         self._incoming: set[_Incoming] = set()
-        self._socket = _listen(_path(endpoint))
+        self._path = _path(endpoint)
+        self._socket = _listen(self._path)
         loop.add_reader(self._socket.fileno(), self._accept)
+
+    def renew(self) -> None:
+        """Listen anew if the socket's file is gone; connections go on.
+
+        Raises:
+            TransportError: the socket cannot be made.
+        """
+        if not os.path.exists(self._path):
+            fresh, old = _listen(self._path), self._socket
+            self._loop.remove_reader(old.fileno())
+            old.close()
+            self._socket = fresh
+            self._loop.add_reader(fresh.fileno(), self._accept)
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):

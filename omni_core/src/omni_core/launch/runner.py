@@ -34,7 +34,7 @@ from omni_core.observe.telemetry import telemetry
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.processes.deaths import Deaths
 from omni_core.processes.heartbeat import Heartbeat
-from omni_core.processes.run_directory import DirectoryCleaner, run_directory
+from omni_core.processes.run_directory import DirectoryCleaner, restore_directory, run_directory
 from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
@@ -180,7 +180,8 @@ class MultiProcessPipelineRunner:
             run, self._on_message, addresses, network, self._on_cut, self._keep_in_flight, self._on_nonsense
         )
         self._control.listen()
-        placing = Placing(launcher, run, prepared.units, network.address if network is not None else "")
+        here = network.address if network is not None else ""
+        placing = Placing(launcher, run, prepared.units, here, self._restore)
         choice = ReplicaChoice(prepared.replicated, self._available_replicas)
         self._coordinator = self._make_coordinator(prepared, choice)
         self._deaths = Deaths(self._coordinator, self._control)
@@ -207,6 +208,17 @@ class MultiProcessPipelineRunner:
         if self._config.capsules:
             self._recorder = recorder_of(self._running)
         return placing
+
+    def _restore(self) -> None:
+        """Let a process that starts find all others: a cleaner of temporary files may have removed their sockets."""
+        assert self._directory is not None
+        assert self._cleaner is not None
+        restore_directory(self._directory)
+        self._cleaner.hold()
+        self.control.renew()
+        for unit in self._units.values():
+            for process in unit.spec.processes if unit.life.serves else ():
+                self.control.tell(process.endpoint, messages.ListenAgainMessage())
 
     def _begin_work(self) -> None:
         """The first request has come to an idle pipeline."""

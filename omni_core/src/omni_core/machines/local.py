@@ -16,6 +16,7 @@ from omni_core.errors import StartupError
 from omni_core.machines.launcher import Grant, Launcher, LauncherOptions, Machine, Need
 from omni_core.processes.family import MARK, run_mark
 from omni_core.processes.process import StageProcess, SupervisedProcess
+from omni_core.processes.run_directory import restore_directory
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import load
 
@@ -48,6 +49,7 @@ class LocalMachine(Machine):
         on_line: Callable[[str], None] | None = None,
     ) -> StageProcess:
         """As :meth:`Machine.start`; ``on_line`` is called with each line of its log."""
+        restore_directory(self.directory)
         spec = evolve(spec, own_env={**spec.own_env, MARK: run_mark(self.directory)})
         listener = None if self._listen is None else self._listen()
         address = "" if listener is None else join_address(*listener.getsockname()[:2])

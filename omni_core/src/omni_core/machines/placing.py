@@ -56,12 +56,21 @@ class Placing:
     """Places the units of a run, and knows where each of its processes is.
 
     Args:
+        before_launch: called before processes are started; what it raises is the reason that they are not.
         run: the endpoint of the coordinator. address: that by which other machines reach it, if there may be any.
         units: those of the start; further ones are added. Their order numbers their sockets.
     """
 
-    def __init__(self, launcher: Launcher, run: str, units: Sequence[UnitSpec], address: str = "") -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        run: str,
+        units: Sequence[UnitSpec],
+        address: str = "",
+        before_launch: Callable[[], None] = lambda: None,
+    ) -> None:
         self._launcher = launcher
+        self._before_launch = before_launch
         self._run = run
         self._coordinator = address
         self._next_number = count()
@@ -87,6 +96,7 @@ class Placing:
         Raises:
             StartupError: it has none now.
         """
+        self._before_launch()
         found = {place: await self._launcher.place(place) for place in unit.places}
         grants = [found[process.place or unit.name] for process in unit.processes]
         for process, grant in zip(unit.processes, grants, strict=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, StartupError
 from omni_core.forks import forget, keep_from_forks
 from omni_core.processes.family import SWEEP, run_mark, unmarked
 
@@ -33,6 +35,24 @@ def run_directory(base_path: str | None) -> Path:
         raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
 
 
+def restore_directory(directory: str | Path) -> None:
+    """Make a run's folder again if it is gone: cleaners of temporary files remove what is old.
+
+    Raises:
+        StartupError: it cannot be made, or somebody else has.
+    """
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise StartupError(f"the run's folder {directory} was removed, and made by somebody else") from None
+    except OSError as error:
+        raise StartupError(
+            f"the run's folder {directory} was removed and cannot be made again: {error.strerror}"
+        ) from error
+
+
 _CLEAN = SWEEP + 'trap "" INT TERM HUP; read -r _; sweep "$2"; rm -rf -- "$1"'
 
 
@@ -42,6 +62,8 @@ class DirectoryCleaner:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._directory, self._lock = directory, -1
+        self.hold()
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _CLEAN, "omni-directory-cleaner", str(directory), run_mark(directory)],
             stdin=subprocess.PIPE,
@@ -53,9 +75,22 @@ class DirectoryCleaner:
         assert self._process.stdin is not None
         keep_from_forks(self._process.stdin.fileno())
 
+    def hold(self) -> None:
+        """Lock the folder, so that systemd-tmpfiles spares it however old it is."""
+        self.let_go()
+        self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def let_go(self) -> None:
+        """Unlock it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def dismiss(self) -> None:
         """Remove what is left of the processes and of the folder now."""
         assert self._process.stdin is not None
+        self.let_go()
         forget(self._process.stdin.fileno())
         self._process.stdin.close()
         self._process.wait()

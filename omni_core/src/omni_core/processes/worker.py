@@ -17,6 +17,7 @@ from omni_core.control.network import Network
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import PluginError, StageFailedError
 from omni_core.observe import recording
+from omni_core.processes.run_directory import restore_directory
 from omni_core.processes.watch import MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
@@ -99,6 +100,7 @@ class Worker:
             messages.PeerUpMessage: self._on_peer_up,
             messages.PeerFailedMessage: self._on_peer_failed,
             messages.PeerJoinedMessage: spec.add_peer,
+            messages.ListenAgainMessage: lambda _: self._listen_again(),
             messages.PeerLeftMessage: lambda message: self._on_peer_left(message.endpoint),
             messages.InFlightReport: lambda message: self._control.keep(message.requests),
             messages.ShutdownMessage: lambda _: self.stopped.set(),
@@ -230,6 +232,11 @@ class Worker:
             self._scheduler_died()
         else:
             self.tell_coordinator(messages.NonsenseReport(self.spec.name, pid, reason))
+
+    def _listen_again(self) -> None:
+        address = self.spec.addresses.get(self.spec.endpoint, self.spec.endpoint)
+        restore_directory(os.path.dirname(address.removeprefix("ipc://")))
+        self._control.renew()
 
     def _on_peer_up(self, message: messages.PeerUpMessage) -> None:
         if message.address:

@@ -31,7 +31,8 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
         return ErrorInfo(stage, "RuntimeError", guarded(lambda: str(error)))
     kind = type(error)
     trace = "" if issubclass(kind, OmniError) else guarded(lambda: "".join(traceback.format_exception(error, limit=-8)))
-    at_fault = error.stage if kind is StageFailedError else stage
+    # One made without its constructor has none.
+    at_fault = getattr(error, "stage", stage) if kind is StageFailedError else stage
     return ErrorInfo(
         at_fault,
         name_of(error),

@@ -331,6 +331,11 @@ class PeerCutReport:
 
 
 @message
+class ListenAgainMessage:
+    """Runner to a process: another one starts, and must find its socket, whose file may have been removed."""
+
+
+@message
 class NonsenseReport:
     """Process to runner: the process ``pid`` of its machine has sent what is no message; its connection to ``process`` is closed."""
 
