@@ -172,7 +172,8 @@ def message_of(error: BaseException, *, with_type: bool = False) -> str:
     def text() -> str:
         return _plain(str(error)) or repr(error)
 
-    is_safe = type(error) in _OWN or (type(error) in _BUILT_IN and all(type(each) in (str, int) for each in error.args))
+    is_known = type(error) in _OWN or type(error) in _BUILT_IN
+    is_safe = is_known and all(type(each) in (str, int) for each in error.args)
     message = _cut(text()) if is_safe else guarded(text)
     return f"{name_of(error)}: {message}" if with_type else message
 
@@ -206,7 +207,9 @@ def contained(call: Callable[[], T], default: T, what: str) -> T:
 
 
 def guarded(text: Callable[[], str]) -> str:
-    """Return what ``text`` returns, or why there is none. It is called in a thread, which is left behind if it takes too long."""
+    """Return what ``text`` returns, or why there is none. It is called in a thread, which is ended if it takes too long, or left behind
+    where it cannot be.
+    """
     made = [f"(no message: formatting it took more than {FORMAT_SECONDS} s)"]
 
     def make() -> None:
@@ -221,7 +224,12 @@ def guarded(text: Callable[[], str]) -> str:
     except (RuntimeError, MemoryError):  # out of threads, or of memory
         return "(no message: there is no thread to format it in)"
     thread.join(FORMAT_SECONDS)
-    return made[0]
+    found = made[0]
+    if thread.is_alive() and thread.ident is not None:
+        import ctypes  # takes milliseconds, and is hardly ever needed
+
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    return found
 
 
 def _plain(text: str) -> str:

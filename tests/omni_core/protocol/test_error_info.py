@@ -11,10 +11,13 @@ import pytest
 from omni_core.errors import (
     FORMAT_SECONDS,
     MAX_CHARACTERS,
+    ConfigError,
     InvalidRequestError,
     InvalidRequestInStageError,
+    OverloadedError,
     PeerDiedError,
     RequestFailedError,
+    RequestTimeoutError,
     RequestTooLargeError,
     StageFailedError,
     message_of,
@@ -130,6 +133,45 @@ def test_formatting_has_a_time_limit() -> None:
     info = describe(Sleeps(), "stage")
     assert "took more than" in info.message
     assert time.monotonic() - begin < 2 * FORMAT_SECONDS + 0.5
+
+
+def test_code_that_formats_for_ever_is_ended() -> None:
+    class Spins(Exception):
+        def __str__(self) -> str:
+            while True:
+                pass
+
+    assert "took more than" in describe(Spins(), "stage").message
+    for thread in threading.enumerate():
+        if thread.name == "format-error":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_errors_of_our_own_may_be_made_by_hand() -> None:
+    class Hostile:
+        def __str__(self) -> str:
+            raise SystemExit
+
+    for stage in ([], None, object(), Text("x"), 5):
+        error = StageFailedError.__new__(StageFailedError)
+        assert (describe(error, "here").stage, describe(error, None).stage) == ("here", None)
+        error.stage = stage  # type: ignore[assignment]
+        error.args = (Hostile(), stage)
+        info = describe(error, "here")
+        assert (info.stage, info.error_type) == ("here", "StageFailedError")
+        encode_whole(info)
+    for kind in (
+        RequestFailedError,
+        InvalidRequestError,
+        PeerDiedError,
+        ConfigError,
+        OverloadedError,
+        RequestTimeoutError,
+    ):
+        made = kind.__new__(kind, Hostile())
+        assert describe(made, "here").error_type == kind.__name__
+        encode_whole(describe(made, "here"))
 
 
 def test_without_a_thread_an_error_keeps_its_name_and_a_plain_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,11 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
         return ErrorInfo(stage, "RuntimeError", guarded(lambda: str(error)))
     kind = type(error)
     trace = "" if issubclass(kind, OmniError) else guarded(lambda: "".join(traceback.format_exception(error, limit=-8)))
-    # One made without its constructor has none.
-    at_fault = getattr(error, "stage", stage) if kind is StageFailedError else stage
+    at_fault = stage
+    if (
+        kind is StageFailedError and type(found := getattr(error, "stage", None)) is str
+    ):  # its attributes can be anything
+        at_fault = found
     return ErrorInfo(
         at_fault,
         name_of(error),
