@@ -71,7 +71,8 @@ def installed(*relays: RelayComponent) -> PluginRegistry:
 
 
 RELAYS = installed(
-    RelayComponent("near", "m:Near", "memory"), RelayComponent("far", "m:Far", "a network", across_hosts=True)
+    RelayComponent("near", "omni_core.relay.base:Relay", "memory"),
+    RelayComponent("far", "omni_core.relay.base:Relay", "a network", across_hosts=True),
 )
 BOXES = PluginRegistry(
     [*RELAYS.records, PluginRecord("l", "d", "1", "m", components={"omni_launchers": [Component("l", "m:L", "boxes")]})]
@@ -175,7 +176,13 @@ def test_with_any_machine_each_edge_has_a_relay_for_either_case() -> None:
     alone = prepare(CONFIG, RELAYS, RUN).units[0].processes[0]
     assert (alone.relay_across, alone.spare_relays) == ({}, {})
     with pytest.raises(ConfigError, match="may be on different hosts, and no relay that can work here joins them"):
-        prepare(CONFIG, installed(RelayComponent("near", "m:Near", "memory")), RUN, NetworkSpec("m:n"), anywhere=True)
+        prepare(
+            CONFIG,
+            installed(RelayComponent("near", "omni_core.relay.base:Relay", "memory")),
+            RUN,
+            NetworkSpec("m:n"),
+            anywhere=True,
+        )
 
 
 def test_only_stages_of_one_host_need_no_relay_between_machines() -> None:
