@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx2
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from PIL import Image
 from omni_serve import media
 from omni_serve.encoders import wav_header, whole
 from omni_serve.errors import ApiError
-from omni_serve.media import check_media
+from omni_serve.media import check_media, share_of
 from omni_serve.settings import Limits
 
 LIMITS = Limits(image_pixels=1_000_000, audio_seconds=2.0, video_seconds=2.0, media_mib=1.0)
@@ -128,3 +129,53 @@ def test_each_whitelist_keeps_playlists_from_files(
     monkeypatch.setattr(media, "_OPTIONS", options)
     with pytest.raises(ApiError, match="not a recording"):
         check_media("audio", listing.format(file=file).encode(), "x", LIMITS)
+
+
+def jpeg(scans: int, trailer: bytes = b"") -> bytes:
+    """A progressive JPEG whose last scan is there as often as wanted."""
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(stream, "JPEG", progressive=True)
+    data = stream.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * scans + b"\xff\xd9" + trailer
+
+
+def test_a_jpeg_of_many_scans_is_refused() -> None:
+    """Each goes over all pixels, and may be a few bytes."""
+    for good in (jpeg(1), jpeg(1, b"\xff\xda\x00\x02" * 200), image("JPEG")):
+        assert check_media("image", good, "x", LIMITS).pixels in (64 * 64, 64)
+    with pytest.raises(ApiError, match="scans") as caught:
+        check_media("image", jpeg(200), "x", LIMITS)
+    assert caught.value.status == 413
+
+
+def video(seconds: int, rate: int, size: tuple[int, int]) -> bytes:
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="mp4") as container:
+        track = container.add_stream("mpeg4", rate=rate)
+        track.width, track.height, track.pix_fmt = *size, "yuv420p"
+        frame = av.VideoFrame(*size, "yuv420p")
+        for number in range(seconds * rate):
+            frame.pts = number
+            container.mux(track.encode(frame))
+        container.mux(track.encode(None))
+    return stream.getvalue()
+
+
+async def test_the_share_of_a_request_is_that_of_all_its_media() -> None:
+    sound, seen = whole("wav", [SECOND], 24_000), video(1, 10, (32, 16))
+    limits = Limits(media_pixels=640, media_samples=240_000, media_seconds=20.0, media_frame_pixels=51_200)
+
+    async def share(*parts: tuple[str, bytes]) -> float:
+        content = [{"type": kind, "data": data} for kind, data in parts]
+        return await share_of({"messages": [{"role": "user", "content": content}]}, limits)
+
+    assert await share(("image", image("PNG"))) == pytest.approx(0.1)
+    assert await share(("audio", sound)) == pytest.approx(0.1 + 0.05)
+    assert await share(("video", seen)) == pytest.approx(0.05 + 0.1, rel=0.01)
+    assert await share(("image", image("PNG")), ("audio", sound)) == pytest.approx(0.25)
+    assert await share(*[("image", image("PNG"))] * 10) == 1.0
+    assert await share() == await share_of("text", limits) == 0.0
+    for too_much in (("image", image("PNG")), ("audio", sound), ("video", seen)):
+        with pytest.raises(ApiError, match=r"over the limit of .* \(media_\w+\)"):
+            await share(*[too_much] * 21)

@@ -22,6 +22,7 @@ from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.identities import random_hex
+from omni_serve.media import share_of
 from omni_serve.server import Server
 from omni_serve.voice_store import Voice
 
@@ -76,7 +77,13 @@ class Call:
         server.units.check(speech=self.speech)
         if self.body is None:
             server.admission.count(self.key)
-        place = server.admission.admit(self.key, held=self.body is not None)
+        share = await share_of(self.request.inputs, server.settings.limits)
+        media = await server.media.take(self.key, share)
+        try:
+            place = server.admission.admit(self.key, held=self.body is not None)
+        except ApiError:
+            media.leave()
+            raise
         timeout = self.request.timeout or server.settings.request_seconds or None
         try:
             async with place:
@@ -87,6 +94,7 @@ class Call:
                     async for event in events:
                         if self.body is not None:
                             self.body.give_back()
+                        media.leave()  # the first result comes after the media have been read
                         piece = self._piece(event.data)
                         if piece is not None:
                             yield piece
@@ -102,6 +110,7 @@ class Call:
         except Exception as error:
             raise api_error(error) from error
         finally:
+            media.leave()
             self._account()
 
     async def whole(self) -> tuple[str, list[Samples], int]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import av
 import av.error
+from attrs import define
 from PIL import Image
 
 from omni_core.client import MediaPolicy
@@ -35,6 +37,9 @@ _OPTIONS = {
 
 KINDS = ("image", "audio", "video")
 
+MOST_SCANS = 100
+"""Scans of a JPEG. Programs write about ten."""
+
 
 def policy_of(settings: Settings) -> MediaPolicy:
     """Return the client's policy: no local paths, URLs only if allowed."""
@@ -53,7 +58,7 @@ def check_fetching(settings: Settings) -> None:
 
 
 async def read_messages(messages: Sequence[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:
-    """Return messages in the form that stages read, with every piece of media checked.
+    """Return messages in the form that stages read. Their media are counted; :func:`share_of` checks them.
 
     Raises:
         ApiError: 400 or 413; ``param`` is the content part.
@@ -63,37 +68,95 @@ async def read_messages(messages: Sequence[Mapping[str, Any]], settings: Setting
     except InvalidRequestError as error:
         where, _, problem = str(error).partition(": ")
         raise invalid(problem and f"{where}: {problem}", where if problem else None, "invalid_value") from None
-    if any(isinstance(message.get("content"), list) for message in read):
-        await asyncio.to_thread(_check, read, settings.limits)  # FFmpeg may take a while to find its way in a file
-    else:
-        _check(read, settings.limits)
+    _check(read, settings.limits)
     return read
 
 
 def _check(messages: list[dict[str, Any]], limits: Limits) -> None:
     parts = characters = 0
-    for number, message in enumerate(messages):
+    for message in messages:
         content = message.get("content")
         characters += len(content) if isinstance(content, str) else 0
-        for index, part in enumerate(content if isinstance(content, list) else ()):
-            where = f"messages[{number}].content[{index}]"
+        for part in content if isinstance(content, list) else ():
             characters += len(part["text"]) if isinstance(part.get("text"), str) else 0
-            if part.get("type") in KINDS:
-                parts += 1
-                check_media(part["type"], part.get("data"), where, limits)
+            parts += part.get("type") in KINDS
     if parts > limits.media_parts:
-        raise invalid(f"messages: {parts} pieces of media are over the limit of {limits.media_parts}", "messages")
+        problem = f"{parts} pieces of media are over the limit of {limits.media_parts} (media_parts)"
+        raise invalid(f"messages: {problem}", "messages")
     if characters > limits.text_characters:
-        raise ApiError(
-            413, f"messages: {characters} characters are over the limit of {limits.text_characters}", param="messages"
-        )
+        problem = f"{characters} characters are over the limit of {limits.text_characters} (text_characters)"
+        raise ApiError(413, f"messages: {problem}", param="messages")
 
 
-def check_media(kind: str, data: Any, where: str, limits: Limits) -> float | None:
-    """Check one piece of media by its header.
+@define
+class Media:
+    """What decoding media takes, by their headers.
+
+    Attributes:
+        seconds: of recordings and videos, where their headers say it. samples: of sound, of every channel.
+        pixels: of images. frame_pixels: of all frames of videos.
+    """
+
+    seconds: float | None = None
+    samples: float = 0
+    pixels: int = 0
+    frame_pixels: float = 0
+
+
+async def share_of(inputs: Any, limits: Limits) -> float:
+    """Check all media of a request for the pipeline.
 
     Returns:
-        The seconds of a recording or a video, where its header says them.
+        Their part of what one request may have, up to 1; 0 if it has none.
+
+    Raises:
+        ApiError: 400 or 413, of one piece (see :func:`check_media`) or of all together; ``param`` is the content part.
+    """
+    messages = inputs.get("messages") if isinstance(inputs, dict) else None
+    parts = [
+        (part["type"], part.get("data"), f"messages[{number}].content[{index}]")
+        for number, message in enumerate(messages or ())
+        if isinstance(message.get("content"), list)
+        for index, part in enumerate(message["content"])
+        if part.get("type") in KINDS
+    ]
+    if not parts:
+        return 0.0
+    return await asyncio.to_thread(_share, parts, limits)  # FFmpeg may take a while to find its way in a file
+
+
+def _share(parts: list[tuple[str, Any, str]], limits: Limits) -> float:
+    total = Media(seconds=0.0)
+    share = 0.0
+    for kind, data, where in parts:
+        found = check_media(kind, data, where, limits)
+        total = Media(
+            (total.seconds or 0.0) + (found.seconds or 0.0),
+            total.samples + found.samples,
+            total.pixels + found.pixels,
+            total.frame_pixels + found.frame_pixels,
+        )
+        share = 0.0
+        for name, amount, unit in (
+            ("media_pixels", total.pixels, "pixels of images"),
+            ("media_samples", total.samples, "samples of sound"),
+            ("media_seconds", total.seconds, "s of sound and video"),
+            ("media_frame_pixels", total.frame_pixels, "pixels of the frames of videos"),
+        ):
+            most = getattr(limits, name)
+            if amount > most:
+                message = f"{where}: with it the request has {amount:.0f} {unit}, over the limit of {most:g} ({name})"
+                raise _too_large(message, where)
+            share += amount / most
+    return min(max(share, _LEAST_SHARE), 1.0)
+
+
+_LEAST_SHARE = 1 / 32
+"""What the smallest media take of the room for those of one request: a picture of one pixel is made larger for the model."""
+
+
+def check_media(kind: str, data: Any, where: str, limits: Limits) -> Media:
+    """Check one piece of media by its header.
 
     Raises:
         ApiError: 400: not a file of this kind, or unreadable; 413: over a limit.
@@ -102,28 +165,47 @@ def check_media(kind: str, data: Any, where: str, limits: Limits) -> float | Non
         raise invalid(f"{where}: the content must be sent with the request (base64 or a data: URL)", where)
     if len(data) > limits.media_mib * 2**20:
         size = len(data) / 2**20
-        raise _too_large(f"{where}: {size:.1f} MiB are over the limit of {limits.media_mib:g} MiB", where)
+        raise _too_large(f"{where}: {size:.1f} MiB are over the limit of {limits.media_mib:g} MiB (media_mib)", where)
     if kind == "image":
-        _check_image(data, where, limits)
-        return None
+        return _check_image(data, where, limits)
     return _check_sound_or_video(kind, data, where, limits)
 
 
-def _check_image(data: bytes, where: str, limits: Limits) -> None:
+def _check_image(data: bytes, where: str, limits: Limits) -> Media:
     try:
         with Image.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as image:
             width, height = image.size
+            form = image.format
     except Image.DecompressionBombError as error:
         raise _too_large(f"{where}: {error}", where) from None
     except Exception:  # the readers of many formats raise many things
         raise invalid(f"{where}: not an image that can be read", where, "invalid_image") from None
     if width * height > limits.image_pixels:
-        raise _too_large(
-            f"{where}: {width} x {height} pixels are over the limit of {limits.image_pixels} pixels", where
-        )
+        problem = f"{width} x {height} pixels are over the limit of {limits.image_pixels} pixels (image_pixels)"
+        raise _too_large(f"{where}: {problem}", where)
+    if form in ("JPEG", "MPO") and has_many_scans(data):
+        raise _too_large(f"{where}: a JPEG of more than {MOST_SCANS} scans; store it again", where)
+    return Media(pixels=width * height)
 
 
-def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) -> float | None:
+_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])", re.DOTALL)
+
+
+def has_many_scans(data: bytes) -> bool:
+    """Return if a JPEG has more than :data:`MOST_SCANS` scans: each of a few bytes goes over all pixels."""
+    scans, at = 0, 2
+    while (found := _MARKER.search(data, at)) is not None:
+        marker, at = found[1][0], found.end()
+        if marker == 0xD9:  # its end; another file may follow
+            break
+        scans += marker == 0xDA
+        if scans > MOST_SCANS:
+            return True
+        at += int.from_bytes(data[at : at + 2], "big")  # of a segment, which may hold any bytes
+    return False
+
+
+def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) -> Media:
     title = "a recording" if kind == "audio" else "a video"
     try:
         with av.open(io.BytesIO(data), metadata_errors="replace", options=_OPTIONS) as file:
@@ -133,16 +215,25 @@ def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) ->
             stream = streams[0]
             seconds = _seconds(file, stream)
             pixels = 0 if kind == "audio" else stream.codec_context.width * stream.codec_context.height
+            frames = 0.0 if kind == "audio" else stream.frames or (seconds or 0.0) * float(stream.average_rate or 0)
+            samples = sum(_samples(file, each) for each in file.streams.audio[:1])
     except ApiError:
         raise
     except Exception:
         raise invalid(f"{where}: not {title} that can be read", where, f"invalid_{kind}") from None
     most = limits.audio_seconds if kind == "audio" else limits.video_seconds
     if seconds is not None and seconds > most:
-        raise _too_large(f"{where}: {seconds:.1f} s are over the limit of {most:g} s", where)
+        raise _too_large(f"{where}: {seconds:.1f} s are over the limit of {most:g} s ({kind}_seconds)", where)
     if pixels > limits.image_pixels:
-        raise _too_large(f"{where}: frames of {pixels} pixels are over the limit of {limits.image_pixels}", where)
-    return seconds
+        problem = f"frames of {pixels} pixels are over the limit of {limits.image_pixels} (image_pixels)"
+        raise _too_large(f"{where}: {problem}", where)
+    return Media(seconds, samples, frame_pixels=frames * pixels)
+
+
+def _samples(file: Any, stream: Any) -> float:
+    """Return the samples of sound, of every channel."""
+    context = stream.codec_context
+    return (_seconds(file, stream) or 0.0) * int(context.sample_rate or 0) * int(context.channels)
 
 
 def _seconds(file: Any, stream: Any) -> float | None:

@@ -25,6 +25,7 @@ from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError
 from omni_serve.limits import Admission
 from omni_serve.media import check_fetching
+from omni_serve.media_room import MediaRoom
 from omni_serve.metrics import Metrics, Statistics
 from omni_serve.parameters import ParameterNames
 from omni_serve.realtime.open_sessions import Memory, OpenSessions
@@ -75,6 +76,7 @@ class Server:
     keys: KeyRing
     admission: Admission
     body_budget: BodyBudget
+    media: MediaRoom
     metrics: Metrics
     units: Units
     spoken: SpokenAnswers
@@ -103,6 +105,7 @@ class Server:
             keys=(keys := KeyRing.open(settings.keys_file, settings.keys)),
             admission=(admission := Admission(settings, keys)),
             body_budget=BodyBudget(admission, settings.limits),
+            media=MediaRoom(settings),
             metrics=Metrics(config.resolved_name, admission),
             units=Units(config, pipe.health),
             spoken=SpokenAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),

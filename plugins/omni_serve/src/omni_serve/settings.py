@@ -23,6 +23,12 @@ class Limits:
         media_parts: images, recordings and videos in one request.
         image_pixels: width times height.
         audio_seconds, video_seconds: length.
+        media_pixels: of all images of a request.
+        media_samples: of all recordings and sound tracks of a request, of every channel.
+        media_seconds: of all recordings and videos of a request.
+        media_frame_pixels: of all frames of a request's videos.
+        media_requests: how many requests with as much media as one may have are decoded at once, of all clients together; more wait.
+            A key has half of it.
         text_characters: of all texts of a request.
         speech_characters: of a text to speak, 4,096 in OpenAI's API.
         upload_mib: a recording of a voice, or of a consent.
@@ -39,6 +45,11 @@ class Limits:
     image_pixels: int = 50_000_000
     audio_seconds: float = 600.0
     video_seconds: float = 600.0
+    media_pixels: int = 200_000_000
+    media_samples: int = 120_000_000
+    media_seconds: float = 1800.0
+    media_frame_pixels: int = 40_000_000_000
+    media_requests: float = 2.0
     text_characters: int = 1_000_000
     speech_characters: int = 4096
     upload_mib: float = 10.0

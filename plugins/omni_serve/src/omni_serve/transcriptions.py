@@ -78,7 +78,7 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     limits = server.settings.limits
     try:
         data = await upload(file, "file", limits.media_mib)
-        seconds = await asyncio.to_thread(check_media, "audio", data, "file", limits)
+        seconds = (await asyncio.to_thread(check_media, "audio", data, "file", limits)).seconds
     except ApiError as error:
         error.param = "file"
         raise

@@ -12,7 +12,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_serve.auth import Key
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError
-from omni_serve.media import read_messages
+from omni_serve.media import check_media, read_messages
 from omni_serve.realtime.actions import Start, Transcribe
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import Offer, ServerVad, SessionConfig
@@ -116,9 +116,11 @@ class Turns:
                 image = {"type": "image_url", "image_url": {"url": part.get("image_url"), **url}}
                 try:
                     read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
+                    data, place = read[0]["content"][0]["data"], "messages[0].content[0]"
+                    await asyncio.to_thread(check_media, "image", data, place, self.server.settings.limits)
                 except ApiError as error:
                     raise _of_event(error, where) from None
-                part["image_url"] = read[0]["content"][0]["data"]
+                part["image_url"] = data
             elif part.get("type") == "input_audio" and isinstance(text := part.get("audio"), str):
                 part["audio"] = await asyncio.to_thread(recording, text, wire, f"{where}.audio", most)
 
