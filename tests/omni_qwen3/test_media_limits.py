@@ -24,6 +24,7 @@ from omni_qwen3.chat import LONG_CHARACTERS, check_length, takes_long
 from omni_qwen3.config import read_config
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import load_audio
+from omni_qwen3.media.image import load_image
 from omni_qwen3.media.source import Spent
 from omni_qwen3.media.video import load_video
 from omni_qwen3.preprocessing import Preprocessor
@@ -127,6 +128,14 @@ def test_what_fits_is_as_large_as_was_said(tiny: dict[str, Path]) -> None:
     make(tiny, payload_bytes={"image_encoder": nbytes})(payload(*parts))
     with pytest.raises(RequestTooLargeError, match=r"content\[2\]"):
         make(tiny, payload_bytes={"image_encoder": nbytes - 1})(payload(*parts))
+
+
+def test_an_image_of_several_strips_is_put_on_white_as_one_is() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (700, 9, 4), dtype=np.uint8)
+    found = load_image(MediaSource("image", {"image": pixels}, "x"), Limits())
+    white = Image.new("RGBA", (9, 700), (255, 255, 255, 255))
+    expected = Image.alpha_composite(white, Image.fromarray(pixels)).convert("RGB")
+    assert found.tobytes() == expected.tobytes()
 
 
 def test_all_images_of_a_request_have_a_limit_together(tiny: dict[str, Path]) -> None:

@@ -13,6 +13,8 @@ from omni_qwen3.media.source import Fits, Limits, MediaSource
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """The formats that are read. Pillow has readers of many more, and one of them starts a program."""
 
+_ROWS = 256
+
 _OPENING = threading.Lock()
 """Headers are read one at a time: the filters of warnings are those of all threads."""
 
@@ -71,6 +73,10 @@ def _on_white(image: Image.Image) -> Image.Image:
     """Convert an image to RGB; transparent pixels become white, whatever colour is stored there."""
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image if image.mode == "RGB" else image.convert("RGB")
-    image = image.convert("RGBA")
-    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, image).convert("RGB")
+    whole = Image.new("RGB", image.size)
+    for top in range(0, image.height, _ROWS):  # in strips: several copies of a large image would be too much at once
+        box = (0, top, image.width, min(top + _ROWS, image.height))
+        strip = image.crop(box).convert("RGBA")
+        white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
+        whole.paste(Image.alpha_composite(white, strip).convert("RGB"), box)
+    return whole
