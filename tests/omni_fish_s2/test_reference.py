@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import soxr
 import torch
 from fish_cases import SHAPES, sound
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_fish_s2 import reference
 from omni_fish_s2.codec.weights import CodecFile
+from omni_fish_s2.preprocessing import takes_long
 from omni_fish_s2.reference import Recording, ReferenceLimits, VoiceEncoder
 
 
@@ -140,3 +143,34 @@ def test_bad_recordings_are_named(tiny: dict[str, Path], tmp_path: Path) -> None
         assert "references[0]" in str(caught.value), name
         assert Path(str(part.get("path", ""))).name in str(caught.value), name
     assert voices.encoded == 0
+
+
+def test_recordings_that_are_encoded_at_once_get_their_own_codes(tiny: dict[str, Path]) -> None:
+    voices = encoder(tiny["a"])
+    samples = [torch.from_numpy(sound(2048 * 70 + 100 * number)) for number in range(4)]
+    expected = [voices.encode(each) for each in samples]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            for one, other in zip(pool.map(voices.encode, samples), expected, strict=True):
+                assert torch.equal(one, other)
+
+
+def test_many_silent_channels_are_no_more_than_one(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """A file of a few hundred bytes may have eight channels at 600 kHz."""
+    path = tmp_path / "wide.flac"
+    soundfile.write(path, np.zeros((600_000, 8), np.int16), 600_000, subtype="PCM_16")
+    limits = ReferenceLimits(max_samples=600_000)
+    voices = VoiceEncoder(CodecFile(tiny["a"] / "codec.pth"), limits)
+    with pytest.raises(RequestTooLargeError, match=r"4800000 samples of 8 channels are over the limit of 600000"):
+        voices.codes(of(path=str(path)))
+    assert len(encoder(tiny["a"]).codes(of(path=str(path)))) == -(-44_100 // 2048)
+
+
+def test_a_request_with_voices_is_computed_beside_the_others() -> None:
+    def long(inputs: Any) -> bool:
+        return takes_long(StagePayload("r", OmniRequest(inputs), None))
+
+    assert long({"messages": [], "references": [{"data": b""}]})
+    assert not long({"messages": [], "references": []})
+    assert not long({"messages": []})
+    assert not long(None)

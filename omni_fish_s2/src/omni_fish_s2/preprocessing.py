@@ -7,10 +7,10 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.aside import AsideScheduler
 from omni_core.scheduling.base import Scheduler
-from omni_core.scheduling.simple import SimpleScheduler
 from omni_fish_s2.codec.weights import FILE, CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs
@@ -65,7 +65,7 @@ class Preprocessor:
         """
         inputs = self.builder.build(turns, self._voices_of(references))
         if len(inputs["token_ids"]) > self._room:
-            raise InvalidRequestError(
+            raise RequestTooLargeError(
                 f"the prompt has {len(inputs['token_ids'])} positions; the context leaves {self._room} beside the "
                 "speech: use shorter references"
             )
@@ -92,7 +92,7 @@ class Preprocessor:
     def check(self, text: str, where: str) -> None:
         """Raise InvalidRequestError if the text is too long, or holds a marker of the prompt's own structure."""
         if len(text) > self.limits.max_characters:
-            raise InvalidRequestError(
+            raise RequestTooLargeError(
                 f"{where}: {len(text)} characters are over the limit of {self.limits.max_characters} "
                 "(max_characters); speak it in several requests"
             )
@@ -145,11 +145,17 @@ class Preprocessor:
         return Voice(text, self.voices.codes(Recording(part, where)))
 
 
-class PreprocessingScheduler(SimpleScheduler):
+def takes_long(payload: StagePayload) -> bool:
+    """Return if a request brings voices, which are decoded and encoded. Its inputs are not checked yet."""
+    inputs = payload.request.inputs
+    return isinstance(inputs, dict) and bool(inputs.get("references"))
+
+
+class PreprocessingScheduler(AsideScheduler):
     """Adds counters of the voice cache: voices encoded, and cache hits."""
 
     def __init__(self, preprocessor: Preprocessor) -> None:
-        super().__init__(preprocessor)
+        super().__init__(preprocessor, takes_long)
         self._voices = preprocessor.voices
 
     def statistics(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ import soxr
 import torch
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecEncoder
@@ -32,10 +32,11 @@ memory.
 
 @frozen
 class ReferenceLimits:
-    """Bounds on the reference voices of a request. ``max_file_mb`` is in MiB."""
+    """Bounds on each reference voice of a request. ``max_file_mb`` is in MiB; ``max_samples`` counts every channel."""
 
     max_seconds: float = 60.0
     max_file_mb: int = 64
+    max_samples: int = 24_000_000
 
 
 @frozen
@@ -49,6 +50,10 @@ class Recording:
         path = self.part.get("path")
         title = f"{self.where} (recording {str(path)!r})" if path else f"{self.where} (recording)"
         return InvalidRequestError(f"{title}: {problem}")
+
+    def too_large(self, problem: str) -> RequestTooLargeError:
+        """Return the error for this recording being over a limit."""
+        return RequestTooLargeError(str(self.fail(problem)))
 
     def content(self, limits: ReferenceLimits) -> bytes:
         """Return the bytes that identify the recording: of the file, or of the samples with their rate and channels.
@@ -81,7 +86,7 @@ class Recording:
             raise self._too_long(limits, len(samples) / rate)
         if not np.isfinite(samples).all():
             raise self.fail("it holds NaN or infinite samples")
-        mono = samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
+        mono = _averaged(samples)
         if rate != SAMPLE_RATE:
             mono = soxr.resample(mono, rate, SAMPLE_RATE, quality="HQ")
         return np.ascontiguousarray(mono, dtype=np.float32)
@@ -115,8 +120,15 @@ class Recording:
                 # the decoded length too.
                 if file.frames > limits.max_seconds * file.samplerate:
                     raise self._too_long(limits, file.frames / file.samplerate)
+                if file.frames * file.channels > limits.max_samples:
+                    raise self.too_large(
+                        f"{file.frames * file.channels} samples of {file.channels} channels are over the limit of "
+                        f"{limits.max_samples}; send one channel at {SAMPLE_RATE} Hz"
+                    )
                 expected, rate = file.frames, file.samplerate
-                samples = file.read(dtype="float32", always_2d=True)
+                # One channel is kept of each block: a file of many channels is small where they are silent.
+                blocks = [_averaged(each) for each in file.blocks(2**18, dtype="float32", always_2d=True)]
+                samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
         except soundfile.LibsndfileError as error:
             raise self.fail(f"not an audio file, or damaged: {error.error_string}") from error
         if len(samples) < expected:
@@ -124,13 +136,19 @@ class Recording:
         return samples, rate
 
     def _too_long(self, limits: ReferenceLimits, seconds: float) -> InvalidRequestError:
-        return self.fail(
+        return self.too_large(
             f"{seconds:.1f} s are over the limit of {limits.max_seconds:g} s (max_reference_seconds); "
             "ten to thirty seconds of clear speech say most about a voice"
         )
 
     def _too_large(self, limits: ReferenceLimits, size: int) -> InvalidRequestError:
-        return self.fail(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_reference_mb)")
+        return self.too_large(
+            f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_reference_mb)"
+        )
+
+
+def _averaged(samples: Samples) -> Samples:
+    return samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
 
 
 class VoiceEncoder:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import RequestTooLargeError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import TextChunk
 from omni_core.scheduling.streaming import StreamingScheduler
@@ -54,7 +54,7 @@ class TextStreamScheduler(StreamingScheduler[_Writing]):
         state.characters += len(text)
         most = self._preprocessor.limits.max_characters
         if state.characters > most:
-            raise InvalidRequestError(f"the text to speak is over the limit of {most} characters (max_characters)")
+            raise RequestTooLargeError(f"the text to speak is over the limit of {most} characters (max_characters)")
         self._speak(state, state.cutter.feed(state.tag + text))
         state.tag = ""
 
