@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
-from unicodedata import normalize
 
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import StagePayload
 from omni_qwen3.media import MediaSource
 from omni_qwen3.media.source import Spent
@@ -112,22 +111,3 @@ def takes_long(payload: StagePayload) -> bool:
                 return True
             characters += len(text)
     return characters > LONG_CHARACTERS
-
-
-def check_length(text: str, longest_token: int, context: int) -> None:
-    """Check a prompt without its media before it is divided into tokens, by the fewest that it can have.
-
-    Args:
-        longest_token: bytes of the longest token. context: tokens.
-
-    Raises:
-        RequestTooLargeError: it has too many.
-    """
-    if len(text) < context:
-        return
-    # Tokenizers compose characters first.
-    least = len(text if text.isascii() else normalize("NFC", text).encode()) // longest_token
-    if least >= context:
-        raise RequestTooLargeError(
-            f"the prompt has {len(text)} characters, which are {least} tokens or more; the context holds {context}"
-        )

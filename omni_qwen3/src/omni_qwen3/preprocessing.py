@@ -15,7 +15,7 @@ from attrs import define, field
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.aside import AsideScheduler
-from omni_qwen3.chat import Chat, check_length, replace_in_order, takes_long
+from omni_qwen3.chat import Chat, replace_in_order, takes_long
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.content import digest_of, joined, runs
 from omni_qwen3.media import Limits, MediaSource
@@ -39,6 +39,7 @@ from omni_qwen3.routing import wants_audio
 from omni_qwen3.tokenizer import load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
+from omni_torch.tokens import check_length
 
 THREADS = 4
 """Requests with media that are decoded at once."""
@@ -106,7 +107,7 @@ class Preprocessor:
         use_audio_in_video = bool(request.metadata.get("use_audio_in_video"))
         chat = Chat(request.inputs, self._tokenizer.special_tokens)
         text, begun = self._rendered(chat), forced_beginning(request.inputs, chat.tools)
-        check_length(text, self._longest, self._max_context)
+        check_length(text, self._longest, self._max_context - 1)
         prompt = _Prompt(Room(self._max_context, self._payload_bytes))
         for source in chat.media:
             self._decode(source, prompt, use_audio_in_video)

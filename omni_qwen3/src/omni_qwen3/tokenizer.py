@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from omni_core.errors import ConfigError
 from omni_qwen3.config import QwenConfig
 from omni_torch.checkpoints import LARGEST_TEXT, checked_file, load_checked, read_json, read_tokenizer
+from omni_torch.tokens import encoded, longest_token
 
 if TYPE_CHECKING:
     from omni_qwen3.chat_template import ChatTemplate
@@ -138,19 +139,6 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     added = tokenizer.get_added_tokens_decoder().values()
     special = dict.fromkeys([*named.values(), *(each.content for each in added if each.special)])
     return _Tokenizer(tokenizer, ChatTemplate(model_path, named), list(special))
-
-
-def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a prompt; special tokens in it are recognised, none are added. Several threads may encode at once."""
-    # Of one text, `encode` does not release the interpreter's lock: other requests would wait for a long one.
-    [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
-    ids: list[int] = encoding.ids
-    return ids
-
-
-def longest_token(tokenizer: Tokenizer) -> int:
-    """Return the most bytes of a text that one token covers, at least."""
-    return max(len(each.encode()) for each in tokenizer.get_vocab())
 
 
 def _known(token: str | None, number: int) -> str:

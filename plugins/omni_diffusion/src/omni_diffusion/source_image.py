@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """The formats that are read. Pillow has readers of many more, and one of them starts a program."""
@@ -48,7 +48,7 @@ def read_image(part: dict[str, Any]) -> Image.Image:
     """Decode the image of a content part.
 
     Raises:
-        InvalidRequestError: not an image of :data:`FORMATS`, damaged, or of more than :data:`MOST_PIXELS`.
+        InvalidRequestError: not an image of :data:`FORMATS`, damaged, or of more than :data:`MOST_PIXELS` (RequestTooLargeError).
     """
     if part.get("image") is not None:
         return Image.fromarray(part["image"]).convert("RGB")
@@ -58,8 +58,10 @@ def read_image(part: dict[str, Any]) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is checked below
             image = Image.open(io.BytesIO(content_of(part)), formats=FORMATS)
         if image.width * image.height > MOST_PIXELS:
-            raise InvalidRequestError(f"{name} has {image.width} x {image.height} pixels; {MOST_PIXELS:,} are allowed")
-        return ImageOps.exif_transpose(image).convert("RGB")
+            raise RequestTooLargeError(f"{name} has {image.width} x {image.height} pixels; {MOST_PIXELS:,} are allowed")
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+        return image if image.mode == "RGB" else image.convert("RGB")
     except UnidentifiedImageError:
         raise InvalidRequestError(f"{name} is not of a known format: {', '.join(FORMATS)}") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "black")
 SHAPES = ("circle", "square", "triangle", "star")
@@ -45,9 +45,9 @@ def numbers_of(text: str) -> list[int]:
     words = re.findall(r"[^\W_]+", text.lower())
     if unknown := [word for word in words if word not in _NUMBERS]:
         raise InvalidRequestError(
-            f"prompt: the model does not know the word {unknown[0]!r}; it draws {', '.join(SHAPES)} in {', '.join(COLOURS)},"
+            f"prompt: the model does not know the word {unknown[0]!r:.80}; it draws {', '.join(SHAPES)} in {', '.join(COLOURS)},"
             f" one or two, {', '.join(phrases[0] for phrases in RELATIONS.values())} each other"
         )
     if len(words) > LONGEST:
-        raise InvalidRequestError(f"prompt: {len(words)} words; the longest has {LONGEST}")
+        raise RequestTooLargeError(f"prompt: {len(words)} words; the longest has {LONGEST}")
     return [_NUMBERS[word] for word in words]

@@ -13,7 +13,7 @@ from attrs import define, field
 from omni_core.errors import ConfigError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.aside import AsideScheduler
-from omni_qwen3.chat import check_length, replace_in_order, takes_long
+from omni_qwen3.chat import replace_in_order, takes_long
 from omni_qwen3.content import digest_of, joined, runs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
@@ -29,6 +29,7 @@ from omni_qwen25.config import part_config, read_config
 from omni_qwen25.interface import LIMITS
 from omni_qwen25.positions import Piece, alternating, rope_index
 from omni_qwen25.prompts import Prompts
+from omni_torch.tokens import check_length
 
 VIDEO_PIXELS = (128 * 28 * 28, 768 * 28 * 28)
 """Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""
@@ -93,7 +94,7 @@ class Preprocessor:
         request = payload.request
         chat = self._prompts.read(request.inputs)
         text = self._prompts.render(chat, speaks=wants_audio(request))
-        check_length(text, self._longest, self._max_context)
+        check_length(text, self._longest, self._max_context - 1)
         media = _Media(Room(self._max_context, self._payload_bytes))
         for source in chat.media:
             self._decode(source, media, bool(request.metadata.get("use_audio_in_video")))

@@ -7,8 +7,9 @@ from typing import Any
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat import Chat
 from omni_qwen3.chat_template import ChatTemplate
-from omni_qwen3.tokenizer import encoded, load_older, longest_token, special_texts
+from omni_qwen3.tokenizer import load_older, special_texts
 from omni_qwen25.interface import SPEECH_PROMPT
+from omni_torch.tokens import encoded, longest_token
 
 
 class Prompts:

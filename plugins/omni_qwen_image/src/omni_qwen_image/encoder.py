@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from omni_core.config.placement import parse_bytes
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
 from omni_diffusion.content_cache import ContentCache, digest
 from omni_diffusion.pixels import pack
 from omni_diffusion.source_image import content_of, read_image
 from omni_qwen_image.autoencoder import Autoencoder
 from omni_qwen_image.checkpoint import Checkpoint, dtype_of
+from omni_torch.tokens import check_length, longest_token
 
 TEMPLATES = {
     False: (
@@ -70,6 +71,7 @@ class Encoder:
             self._autoencoder = Autoencoder(checkpoint, device, self._dtype, "encoder")
             self._images = VaeImageProcessor(vae_scale_factor=self._autoencoder.scale)
         self._tokenizer = checkpoint.load("tokenizer", AutoTokenizer, trust_remote_code=False)
+        self._longest = longest_token(self._tokenizer.backend_tokenizer)
 
     @torch.inference_mode()
     def __call__(self, payloads: list[StagePayload]) -> list[dict[str, Any]]:
@@ -100,6 +102,7 @@ class Encoder:
         """Encode texts; those of equal length together, so that none needs padding."""
         by_length: dict[int, dict[bytes, list[int]]] = {}
         for key, part in parts.items():
+            check_length(part["text"], self._longest, LONGEST_PROMPT)
             ids = self._tokenizer(self._template.format(part["text"]))["input_ids"]
             self._check(len(ids))
             by_length.setdefault(len(ids), {})[key] = ids
@@ -113,6 +116,7 @@ class Encoder:
     def _edited(self, parts: dict[bytes, dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
         made = {}
         for key, part in parts.items():
+            check_length(part["text"], self._longest, LONGEST_PROMPT)
             image = read_image(part["image"])
             width, height = edited_size(*image.size)
             image = self._images.resize(image, height, width)
@@ -141,7 +145,7 @@ class Encoder:
 
     def _check(self, tokens: int) -> None:
         if tokens - self._skipped > LONGEST_PROMPT:
-            raise InvalidRequestError(
+            raise RequestTooLargeError(
                 f"the prompt has {tokens - self._skipped} tokens; the longest may have {LONGEST_PROMPT}"
             )
         if tokens <= self._skipped:
