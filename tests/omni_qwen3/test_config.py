@@ -51,6 +51,8 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("hidden_size", 1.5, "a whole number from 1 to"),
         ("hidden_size", True, "a whole number from 1 to"),
         ("hidden_size", 10**40, "a whole number from 1 to"),
+        ("layer_types", 2**63, "a list of strings"),
+        ("layer_types", "full_attention", "a list of strings"),
         ("num_hidden_layers", -3, "a whole number from 1 to 1024"),
         ("num_hidden_layers", 1_000_000, "a whole number from 1 to 1024"),
         ("num_attention_heads", 0, "a whole number from 1 to 1024"),

@@ -205,7 +205,7 @@ def _decoder(
     step = section.integer("decoder_sparse_step", 1, LAYERS, 1)
     dense = {*section.integers("mlp_only_layers", 0, LAYERS, ()), *(n for n in range(layers) if (n + 1) % step)}
     theta, sections = _rope(section, head_dim, default_section)
-    kinds = section.get("layer_types", ["full_attention"])
+    kinds = section.strings("layer_types", ("full_attention",))
     windowed = (
         section.get("sliding_window", None) is not None and section.integer("max_window_layers", 0, INNER, 28) < layers
     )

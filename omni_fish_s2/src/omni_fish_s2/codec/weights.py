@@ -13,6 +13,7 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_fish_s2.codec.config import CodecConfig
+from omni_torch.checkpoints import checked_file
 
 FILE = "codec.pth"
 
@@ -35,11 +36,9 @@ class CodecFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = checked_file(Path(path))
         try:
             loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
-        except FileNotFoundError:
-            raise ConfigError(f"{self.path} is missing; download the checkpoint again") from None
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise ConfigError(f"{self.path} cannot be read as a file of tensors: {error}") from error
         if isinstance(loaded, dict):
@@ -68,8 +67,18 @@ class CodecFile:
         return tuple(self.tensors[self.sources(name)[-1]].shape)
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a parameter with its weight normalisation folded."""
+        """Return a parameter with its weight normalisation folded.
+
+        Raises:
+            ConfigError: it is missing, or not stored in floats.
+        """
         parts = [self.tensors[source] for source in self.sources(name)]
+        for source, tensor in zip(self.sources(name), parts, strict=True):
+            if not tensor.is_floating_point():
+                kind = str(tensor.dtype).removeprefix("torch.")
+                raise ConfigError(
+                    f"the tensor {source!r} of {self.path} is stored as {kind}, the network has floats there"
+                )
         return parts[0] if len(parts) == 1 else torch._weight_norm(parts[1], parts[0], 0)
 
     def count(self, pattern: str) -> int:

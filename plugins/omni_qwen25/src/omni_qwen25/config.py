@@ -10,7 +10,6 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError
 from omni_qwen3.config import DecoderConfig
 from omni_torch.checkpoints import Section, load_checked, read_json
 
@@ -18,6 +17,16 @@ MODEL = "Qwen2.5-Omni"
 
 LAYERS, HEADS, WIDTH, INNER, VOCABULARY, POSITIONS = 1024, 1024, 2**17, 2**20, 2**24, 2**24
 """Upper bounds on the dimensions of a config: far above any known model, and low enough that startup stays fast."""
+
+DIMENSIONS = {
+    "vision_config": (
+        "hidden_size", "depth", "spatial_merge_size", "intermediate_size", "out_hidden_size", "temporal_patch_size", "patch_size",
+    ),
+    "audio_config": ("d_model", "encoder_layers", "encoder_ffn_dim", "num_mel_bins", "output_dim"),
+    "dit_config": ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "ff_mult", "mel_dim", "block_size"),
+    "bigvgan_config": ("upsample_initial_channel", "mel_dim"),
+}  # fmt: skip
+"""The whole numbers from which planning computes sizes, of the sections that transformers' classes read."""
 
 
 @frozen
@@ -85,11 +94,11 @@ def parse_config(raw: dict[str, Any]) -> OmniConfig:
     text = thinker.section("text_config")
     decoder = _decoder(text)
     last = decoder.vocab_size - 1
-    thinker.section("audio_config")
-    thinker.section("vision_config")
+    _check_dimensions(thinker, "audio_config", "vision_config")
     talker = None
     if root.flag("enable_audio_output", True):
         talker = _talker(root, decoder)
+        _check_dimensions(root.section("token2wav_config"), "dit_config", "bigvgan_config")
     return OmniConfig(
         raw=raw,
         thinker=decoder,
@@ -103,6 +112,26 @@ def parse_config(raw: dict[str, Any]) -> OmniConfig:
         per_second=thinker.integer("position_id_per_seconds", 1, 10**6, 25),
         chunk_seconds=thinker.number("seconds_per_chunk", 1e-3, 1e6, 2),
     )
+
+
+def _check_dimensions(parent: Section, *names: str) -> None:
+    for name in names:
+        section = parent.section(name)
+        for dimension in DIMENSIONS[name]:
+            section.integer(dimension, 1, INNER, 1)
+        if name == "bigvgan_config":
+            _check_vocoder(section)
+
+
+def _check_vocoder(section: Section) -> None:
+    rates = section.integers("upsample_rates", 1, 1024, (5, 3, 2, 2, 2, 2))
+    if len(section.integers("upsample_kernel_sizes", 1, 1024, (11, 7, 4, 4, 4, 4))) != len(rates):
+        raise section.fail("upsample_kernel_sizes", f"{len(rates)} numbers, as upsample_rates")
+    count = len(section.integers("resblock_kernel_sizes", 1, 1024, (3, 7, 11)))
+    dilations = section.get("resblock_dilation_sizes", [[1, 3, 5]] * 3)
+    lists = isinstance(dilations, list) and all(isinstance(each, list) for each in dilations)
+    if not lists or len(dilations) != count or not all(type(each) is int for row in dilations for each in row):
+        raise section.fail("resblock_dilation_sizes", f"{count} lists of whole numbers, as resblock_kernel_sizes")
 
 
 def part_config(config: OmniConfig, *path: str) -> Any:
@@ -122,13 +151,10 @@ def part_config(config: OmniConfig, *path: str) -> Any:
         "dit_config": classes.Qwen2_5OmniDiTConfig,
         "bigvgan_config": classes.Qwen2_5OmniBigVGANConfig,
     }
-    section = config.raw
+    section = Section(config.raw, "config.json", MODEL)
     for name in path:
-        section = section.get(name) or {}
-    where = ".".join(("config.json", *path))
-    if not section:
-        raise ConfigError(f"{where}: missing; is this a {MODEL} checkpoint?")
-    made = load_checked(where, lambda: kinds[path[-1]](**section))
+        section = section.section(name)
+    made = load_checked(".".join(("config.json", *path)), lambda: kinds[path[-1]](**section.values))
     made._attn_implementation = "sdpa"
     return made
 
@@ -140,8 +166,9 @@ def _token(section: Section, name: str, default: int, last: int) -> int:
 
 
 def _end_ids(section: Section) -> tuple[int, ...]:
-    value = section.get("eos_token_id", [])
-    return section.integers("eos_token_id", 0, VOCABULARY, ()) if isinstance(value, list) else (int(value),)
+    if isinstance(section.get("eos_token_id", []), list):
+        return section.integers("eos_token_id", 0, VOCABULARY, ())
+    return (section.integer("eos_token_id", 0, VOCABULARY),)
 
 
 def _talker(root: Section, thinker: DecoderConfig) -> TalkerConfig:
@@ -171,10 +198,11 @@ def _talker(root: Section, thinker: DecoderConfig) -> TalkerConfig:
 def _decoder(section: Section) -> DecoderConfig:
     """Read a decoder's section. The defaults are those of transformers' class for it."""
     heads = section.integer("num_attention_heads", 1, HEADS)
+    kv_heads = section.integer("num_key_value_heads", 1, heads)
     section.multiple("num_attention_heads", "num_key_value_heads")
     hidden = section.integer("hidden_size", 1, WIDTH)
     head_dim = section.integer("head_dim", 2, 1024, max(2, hidden // heads))
-    if section.flag("use_sliding_window", False) or "sliding_attention" in section.get("layer_types", []):
+    if section.flag("use_sliding_window", False) or "sliding_attention" in section.strings("layer_types", ()):
         raise section.fail("use_sliding_window", "false (sliding windows in the decoders are not implemented)")
     section.choice("hidden_act", ("silu",), "silu")
     rope = section.section("rope_scaling" if "rope_parameters" not in section else "rope_parameters", optional=True)
@@ -189,7 +217,7 @@ def _decoder(section: Section) -> DecoderConfig:
         hidden_size=hidden,
         layers=section.integer("num_hidden_layers", 1, LAYERS),
         heads=heads,
-        kv_heads=section.integer("num_key_value_heads", 1, heads),
+        kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate_size=section.integer("intermediate_size", 1, INNER),
         norm_eps=section.number("rms_norm_eps", 1e-12, 1.0, 1e-6),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
@@ -59,5 +58,5 @@ def networks_of(config: OmniConfig, *, speaks: bool = True) -> dict[str, Network
 
 def _width(config: OmniConfig, part: str, section: str, name: str, default: int) -> int:
     """Return a dimension of a part that transformers' class reads, with that class's default."""
-    value: Any = (config.raw[part].get(section) or {}).get(name, default)
-    return value if isinstance(value, int) else default
+    value: int | None = config.raw[part][section].get(name)
+    return default if value is None else value

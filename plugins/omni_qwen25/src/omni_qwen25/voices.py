@@ -14,7 +14,7 @@ from attrs import frozen
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen25.interface import DEFAULT_SPEAKER
-from omni_torch.checkpoints import load_checked
+from omni_torch.checkpoints import checked_file, load_checked
 
 if TYPE_CHECKING:
     import torch
@@ -44,9 +44,7 @@ def load_voices(folder: str | Path) -> dict[str, Voice]:
     """
     import torch
 
-    path = Path(folder) / FILE
-    if not path.is_file():
-        raise ConfigError(f"{path} is missing; download the checkpoint again")
+    path = checked_file(Path(folder) / FILE)
     found = load_checked(str(path), lambda: torch.load(path, map_location="cpu", weights_only=True))
     if not isinstance(found, dict) or not found:
         raise ConfigError(f"{path} must hold voices by name, holds a {type(found).__name__}")
@@ -57,12 +55,21 @@ def voice_names(folder: str | Path) -> list[str] | None:
     """Return the names of the voices without torch; ``None`` if the file is not here or of another form."""
     path = Path(folder) / FILE
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(checked_file(path)) as archive:
             name = next(each for each in archive.namelist() if each.endswith("/data.pkl"))
             with archive.open(name) as stream:
                 found = _Names(stream).load()
         return sorted(map(str, found)) if isinstance(found, dict) else None
-    except (OSError, zipfile.BadZipFile, StopIteration, pickle.UnpicklingError, EOFError, AttributeError, ValueError):
+    except (
+        ConfigError,
+        OSError,
+        zipfile.BadZipFile,
+        StopIteration,
+        pickle.UnpicklingError,
+        EOFError,
+        AttributeError,
+        ValueError,
+    ):
         return None
 
 

@@ -84,8 +84,7 @@ def _visits(model: OmniConfig, ask: Ask) -> dict[str, StageWork]:
 
 
 def _section(model: OmniConfig, part: str, name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = model.raw[part].get(name) or {}
-    return found
+    return {key: value for key, value in model.raw[part][name].items() if value is not None}
 
 
 def _vision(config: Mapping[str, Any]) -> PassWork:

@@ -108,6 +108,8 @@ def load_checked(what: str, load: Callable[[], LoadedT]) -> LoadedT:
     """
     try:
         return load()
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -148,6 +150,11 @@ class Section:
 
     def __init__(self, values: dict[str, Any], path: str, model: str) -> None:
         self._values, self._path, self._model = values, path, model
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All fields, without any check."""
+        return self._values
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
@@ -199,6 +206,13 @@ class Section:
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, list | tuple) or not all(type(each) is int and low <= each <= high for each in value):
             raise self.fail(name, f"a list of whole numbers from {low} to {high}")
+        return tuple(value)
+
+    def strings(self, name: str, default: Sequence[str]) -> tuple[str, ...]:
+        """Return a list of strings."""
+        value = self.get(name, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+            raise self.fail(name, "a list of strings")
         return tuple(value)
 
     def numbers(self, name: str, count: int, low: float, high: float, default: Sequence[float]) -> tuple[float, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from attrs import frozen
 
 from omni_core.errors import ConfigError
-from omni_torch.checkpoints import read_json
+from omni_torch.checkpoints import checked_file, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -65,14 +65,12 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         ConfigError: the file is missing, or is no safetensors file.
     """
     try:
-        with path.open("rb") as file:
+        with checked_file(path, kind="the shard").open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > LARGEST_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             return parse_header(json.loads(file.read(length)), str(path))
-    except FileNotFoundError:
-        raise ConfigError(f"the shard {path} is missing; download the checkpoint again") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"the shard {path} cannot be read: {error}") from error
 
 
@@ -82,19 +80,29 @@ def shards(folder: Path) -> list[str]:
     Raises:
         ConfigError: there are no weights, or the index is invalid.
     """
-    if (folder / INDEX).is_file():
-        return shards_of(read_json(folder / INDEX), str(folder / INDEX))
-    if (folder / SINGLE).is_file():
+    if (folder / INDEX).exists():
+        return sorted(set(weight_map(read_json(folder / INDEX), str(folder / INDEX)).values()))
+    if (folder / SINGLE).exists():
         return [SINGLE]
     raise ConfigError(f"{folder} holds no weights: neither {INDEX} nor {SINGLE}")
 
 
-def shards_of(index: Mapping[str, Any], where: str) -> list[str]:
-    """Return the files that an index names. Raises as :func:`shards`."""
+def weight_map(index: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return the files that an index names, by their tensors.
+
+    Raises:
+        ConfigError: it is no index, or a file lies outside of the checkpoint's folder; links in the folder may lead anywhere.
+    """
     names = index.get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(each, str) for each in names.values()):
         raise ConfigError(f"{where} cannot be read: its weight_map must say which file holds each tensor")
-    return sorted(set(names.values()))
+    for name in set(names.values()):
+        path = PurePosixPath(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise ConfigError(
+                f"{where} names the file {name!r}, which is not in the checkpoint's folder; download the checkpoint again"
+            )
+    return names
 
 
 def read_headers(folder: str | Path) -> dict[str, TensorInfo]:

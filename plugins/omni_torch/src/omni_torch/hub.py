@@ -24,7 +24,8 @@ from attrs import field, frozen
 
 from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
-from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards, shards_of
+from omni_torch.checkpoints import read_json
+from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards, weight_map
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "codec.pth")
 """The files that the models of this project read."""
@@ -219,7 +220,7 @@ def _shards(repository: str, commit: str, names: list[str]) -> list[str]:
     from huggingface_hub import hf_hub_download
 
     path = Path(hf_hub_download(repository, INDEX, revision=commit))
-    return shards_of(json.loads(path.read_text(encoding="utf-8")), f"{INDEX} of {repository}")
+    return sorted(set(weight_map(read_json(path), f"{INDEX} of {repository}").values()))
 
 
 def _header(repository: str, commit: str, name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_torch.checkpoints import read_json
+from omni_torch.checkpoints import checked_file, load_checked, read_json
 from omni_torch.few_rows import Groups
-from omni_torch.headers import INDEX, SINGLE
+from omni_torch.headers import INDEX, SINGLE, weight_map
 from omni_torch.tensor_parallel import Part
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -53,12 +54,9 @@ class Checkpoint:
 
     def _read_index(self) -> dict[str, Path]:
         index, single = self.folder / INDEX, self.folder / SINGLE
-        if index.is_file():
-            names = read_json(index).get("weight_map")
-            if not isinstance(names, dict) or not all(isinstance(each, str) for each in names.values()):
-                raise ConfigError(f"{index} cannot be read: its weight_map must say which file holds each tensor")
-            return {name: self.folder / shard for name, shard in names.items()}
-        if single.is_file():
+        if index.exists():
+            return {name: self.folder / shard for name, shard in weight_map(read_json(index), str(index)).items()}
+        if single.exists():
             with _open(single) as shard:
                 return dict.fromkeys(shard.keys(), single)
         raise ConfigError(f"{self.folder} holds no weights: neither {INDEX} nor {SINGLE}")
@@ -92,7 +90,9 @@ class Checkpoint:
                 for name in wanted:
                     if name not in present:
                         raise ConfigError(f"the shard {path} lacks the tensor {name!r}, which {INDEX} says it has")
-                    tensors[name] = _read(shard, name, part_of(name))
+                    tensors[name] = load_checked(
+                        f"{path}: the tensor {name!r}", partial(_read, shard, name, part_of(name))
+                    )
         return tensors
 
     def narrow(self, weights: Iterable[str]) -> Groups | None:
@@ -106,9 +106,26 @@ class Checkpoint:
         with _open(self.shard_of(name)) as shard:
             matrix = shard.get_slice(name)
             found = torch.cat([matrix[row : row + 1] for row in rows])
-        if is_scaled(found.dtype):
-            raise self._undescribed(name, found)
+        self._check_kind(name, found, torch.float32)
         return found
+
+    def _check_kind(self, name: str, tensor: torch.Tensor, wanted: torch.dtype) -> None:
+        """Check that a tensor can have the place of one of the dtype ``wanted``."""
+        if wanted.is_floating_point and not is_scaled(wanted):
+            if is_scaled(tensor.dtype):
+                raise self._undescribed(name, tensor)
+            if not tensor.is_floating_point():
+                raise self._other_kind(name, tensor, "floats")
+        elif not wanted.is_floating_point and (
+            tensor.is_floating_point() or tensor.dtype.is_complex or tensor.dtype == torch.bool
+        ):
+            raise self._other_kind(name, tensor, "whole numbers")
+
+    def _other_kind(self, name: str, tensor: torch.Tensor, wanted: str) -> ConfigError:
+        return ConfigError(
+            f"{self.shard_of(name)}: the tensor {name!r} is stored as {str(tensor.dtype).removeprefix('torch.')}, the network has {wanted} "
+            "there; download the checkpoint again"
+        )
 
     def _undescribed(self, name: str, tensor: torch.Tensor) -> ConfigError:
         return ConfigError(
@@ -149,9 +166,7 @@ def _read(shard: Any, name: str, part: Part | None) -> torch.Tensor:
 
 def _open(path: Path) -> Any:
     try:
-        return safe_open(path, "pt")
-    except FileNotFoundError:
-        raise ConfigError(f"the shard {path} is missing; download the checkpoint again") from None
+        return safe_open(checked_file(path, kind="the shard"), "pt")
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"the shard {path} cannot be read: {error}") from error
 
@@ -225,10 +240,8 @@ def load_module(
             continue
         key = tuple(parts)
         if key not in made:
-            if described[name].is_floating_point() and not is_scaled(described[name].dtype):
-                for source, _ in parts:
-                    if is_scaled(found[source].dtype):
-                        raise checkpoint._undescribed(source, found[source])
+            for source, _ in parts:
+                checkpoint._check_kind(source, found[source], described[name].dtype)
             try:
                 tensor = _join(found, parts, shapes[name])
             except ConfigError as error:
