@@ -48,10 +48,11 @@ def test_ids_are_those_of_the_reference(tiny: dict[str, Path]) -> None:
 TEMPLATES = {
     "that of the tiny checkpoint": None,
     "loop controls": "{% for message in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ message.role }}\n{% endfor %}",
+    "json with options": "{{ messages | tojson(true) }}{{ messages | tojson(sort_keys=true, separators=(',', ':'), ensure_ascii=True) }}",
     "json": "{{ messages | tojson }} {{ messages[0] | tojson(indent=2) }}",
     "blocks\n": "  {% if tools is none and documents is none %}\nno tools\n  {% endif %}\n{{ eos_token }}{{ bos_token }}|{{ audio_token }}",
     "an undefined name": "{{ messages[0].name }}{% if enable_thinking is defined %}x{% endif %}{{ add_generation_prompt }}",
-    "marks for training": "{% for message in messages %}{% generation %}{{ message.role }}\n{% endgeneration %}{% endfor %}",
+    "training": "{% for each in messages %}{% generation %}{% set x = 1 %}{{ each.role }}\n{% endgeneration %}{{ x }}{% endfor %}",
     "a date": "{{ strftime_now('%Y') | length }}",
 }  # fmt: skip
 
@@ -70,6 +71,7 @@ def test_prompts_are_those_of_the_reference(tiny: dict[str, Path], tmp_path: Pat
     reference = AutoTokenizer.from_pretrained(folder)
     expected = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert own(folder).render(messages) == expected
+    assert own(write_older_layout(folder, tmp_path / "older")).render(messages) == expected
 
 
 def test_a_template_may_be_in_the_tokenizer_s_config(tiny: dict[str, Path], tmp_path: Path) -> None:

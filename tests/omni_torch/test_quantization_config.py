@@ -177,7 +177,11 @@ def test_every_place_is_found(source: Path, tmp_path: Path, place: tuple[str, ..
             json.dumps({key: section[key] for key in section if key != "quant_method"})
         )
     else:
-        inner: dict[str, Any] = {"quantization_config": {**section, "dynamic": {r"layers\.0\.": {"sym": False}}}}
+        rule = (
+            r"layers\." if place[0] == "thinker_config" else r"thinker\.layers\."
+        )  # names in a section begin with those in it
+        described = {**section, "group_size": 64, "dynamic": {rule: {"group_size": 32}}}
+        inner: dict[str, Any] = {"quantization_config": described}
         for name in reversed(place):
             inner = {name: inner}
         config = inner

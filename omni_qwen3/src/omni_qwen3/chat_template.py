@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,13 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012 (of jinja)
 
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
+
+    def _written(self, caller: Callable[[], str]) -> str:
+        return caller()
 
 
 class ChatTemplate:
@@ -37,7 +41,7 @@ class ChatTemplate:
         ConfigError: there is no template, or one cannot be compiled.
     """
 
-    def __init__(self, folder: str | Path, tokens: Mapping[str, str]) -> None:
+    def __init__(self, folder: str | Path, tokens: Mapping[str, Any]) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -77,9 +81,15 @@ class ChatTemplate:
             raise InvalidRequestError(f"messages: the checkpoint's chat template refuses them: {error}") from error
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """Write JSON without the escapes that Jinja's own filter makes for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON without the escapes that Jinja's own filter makes for HTML, with the options that transformers' filter has."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> None:

@@ -127,7 +127,7 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     is_known = settings.get("tokenizer_class") in CLASSES and not settings.get("add_prefix_space")
     if not is_known or not (Path(model_path) / "tokenizer.json").is_file():
         older = load_older(model_path, markers(config))
-        return _OlderTokenizer(older, ChatTemplate(model_path, special_texts(older.special_tokens_map)))
+        return _OlderTokenizer(older, ChatTemplate(model_path, older.special_tokens_map))
     tokenizer = read_tokenizer(model_path, markers(config))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -135,7 +135,7 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytewise])
-    named = special_texts(settings)
+    named = {name: each for name, each in settings.items() if name.endswith("_token") and isinstance(each, str)}
     added = tokenizer.get_added_tokens_decoder().values()
     special = dict.fromkeys([*named.values(), *(each.content for each in added if each.special)])
     return _Tokenizer(tokenizer, ChatTemplate(model_path, named), list(special))
@@ -145,11 +145,6 @@ def _known(token: str | None, number: int) -> str:
     if token is None:
         raise ConfigError(f"the tokenizer has no token of the id {number}, which config.json names")
     return token
-
-
-def special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens that a tokenizer's settings name."""
-    return {name: each for name, each in settings.items() if name.endswith("_token") and isinstance(each, str)}
 
 
 def markers(config: QwenConfig) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat import Chat
 from omni_qwen3.chat_template import ChatTemplate
-from omni_qwen3.tokenizer import load_older, special_texts
+from omni_qwen3.tokenizer import load_older
 from omni_qwen25.interface import SPEECH_PROMPT
 from omni_torch.tokens import encoded, longest_token
 
@@ -17,7 +17,7 @@ class Prompts:
 
     def __init__(self, model_path: str) -> None:
         self._tokenizer = load_older(model_path, {})
-        self._template = ChatTemplate(model_path, special_texts(self._tokenizer.special_tokens_map))
+        self._template = ChatTemplate(model_path, self._tokenizer.special_tokens_map)
         self.special_tokens: list[str] = self._tokenizer.all_special_tokens
         self.longest_token = longest_token(self._tokenizer.backend_tokenizer)
 
