@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._fail(403, "GatedRepo", body)
         if api is not None:
             commit = Hub.commit(match[1], match[3])
-            names = sorted(each.name for each in folder.iterdir())
+            names = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
             if match[2] == "revision":
                 if match[3] == "gone":
                     return self._fail(404, "RevisionNotFound", body)

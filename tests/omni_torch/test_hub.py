@@ -120,6 +120,19 @@ def test_pull_downloads_what_models_read_and_then_nothing(machine: Machine, repo
     assert offline.stdout == pulled.stdout, offline.stderr
 
 
+def test_pull_downloads_templates_tokenizers_and_voices_of_any_layout(machine: Machine, repository: str) -> None:
+    served = machine.hub.repositories[repository]
+    files = {
+        "chat_template.json", "chat_template.jinja", "additional_chat_templates/tool_use.jinja", "vocab.json", "merges.txt",
+        "tokenizer_config.json", "special_tokens_map.json", "preprocessor_config.json", "quantize_config.json", "spk_dict.pt",
+    }  # fmt: skip
+    for name in files:
+        (served / name).parent.mkdir(exist_ok=True)
+        (served / name).write_text(name)
+    folder = Path(machine.omni("pull", repository).stdout.strip())
+    assert {name for name in files if (folder / name).is_file() and (folder / name).read_text() == name} == files
+
+
 def test_an_interrupted_pull_continues_with_the_files_that_are_missing(machine: Machine, repository: str) -> None:
     folder = Path(machine.omni("pull", repository).stdout.strip())
     missing = folder / "model-00002-of-00002.safetensors"

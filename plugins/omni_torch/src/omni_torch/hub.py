@@ -27,7 +27,7 @@ from omni_core.errors import ConfigError
 from omni_torch.checkpoints import read_json
 from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards, weight_map
 
-FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "codec.pth")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "codec.pth", "spk_dict.pt")
 """The files that the models of this project read."""
 
 _HUB_ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
