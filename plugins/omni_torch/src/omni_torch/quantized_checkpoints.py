@@ -51,7 +51,7 @@ class QuantizedCheckpoint(ScaledCheckpoint):
 
     def narrow(self, weights: Iterable[str]) -> Groups | None:
         layers = {name.removesuffix(".weight") for name in weights}
-        if not layers <= self._layers.keys():
+        if not layers or not layers <= self._layers.keys():
             return None
         schemes = {self._layers[layer] for layer in layers}
         bits = {each.bits for each in schemes}
@@ -67,27 +67,22 @@ class QuantizedCheckpoint(ScaledCheckpoint):
     @cached_property
     def _out_of_order(self) -> set[str]:
         """The layers whose groups are not adjacent inputs."""
-        found = set()
-        for layer, index in self._each("groups"):
-            if not _is_adjacent(index, self._layers[layer].group):
-                found.add(layer)
-        return found
+        groups = self._each("groups", self._layers)
+        return {layer for layer, index in groups if not _is_adjacent(index, self._layers[layer].group)}
 
     @cached_property
     def _asymmetric(self) -> set[str]:
         """The layers with zero points other than half of the values, whatever their description says."""
-        found = {layer for layer, scheme in self._layers.items() if not scheme.symmetric}
-        for layer, words in self._each("zeros"):
-            scheme = self._layers[layer]
-            if scheme.symmetric and not _is_half(words, scheme):
-                found.add(layer)
+        symmetric = {layer for layer, scheme in self._layers.items() if scheme.symmetric}
+        found = self._layers.keys() - symmetric
+        found |= {layer for layer, words in self._each("zeros", symmetric) if not _is_half(words, self._layers[layer])}
         return found
 
-    def _each(self, part: str) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield a part of all layers that have it. Each shard is opened once."""
+    def _each(self, part: str, layers: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield a part of those layers that have it. Each shard is opened once."""
         by_shard: dict[Path, dict[str, str]] = {}
-        for layer, scheme in self._layers.items():
-            name = f"{layer}.{getattr(scheme.parts, part)}"
+        for layer in layers:
+            name = f"{layer}.{getattr(self._layers[layer].parts, part)}"
             if name in self.shards:
                 by_shard.setdefault(self.shards[name], {})[name] = layer
         for names in by_shard.values():
