@@ -1,4 +1,4 @@
-"""What a checkpoint says of its quantised layers: single layers' own options, and every place that says it. Files hold; errors say how."""
+"""Descriptions of quantised layers: options of single layers, and every place that has one. Tensors of the file hold; errors say how."""
 
 from __future__ import annotations
 

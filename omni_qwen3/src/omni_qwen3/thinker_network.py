@@ -92,7 +92,7 @@ whose tensors have the same names.
 """
 
 PREFIXES = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
-"""What comes before the thinker's names on disk."""
+"""The beginnings of the thinker's names on disk."""
 
 
 def open_gguf(path: str, config: QwenConfig) -> GgufCheckpoint:
