@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omni_core.config.documents import Document, parse
+from omni_core.config.documents import MOST_TEXT, Document, parse
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
 from omni_deploy.source import LayeredSource
@@ -158,3 +158,15 @@ def test_no_text_of_a_file_ends_in_a_traceback(tmp_path_factory: pytest.TempPath
         assert str(error)  # noqa: PT017
     else:
         assert found.config.stages
+
+
+@pytest.mark.parametrize("kind", ["device", "sparse file"])
+def test_no_more_is_read_than_a_document_has(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.json"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**36)
+    with pytest.raises(ConfigError, match=rf"config\.json has more than {MOST_TEXT} characters"):
+        Document.read(path)

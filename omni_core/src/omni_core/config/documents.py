@@ -16,6 +16,9 @@ from omni_core.errors import ConfigError
 MOST_VALUES = 100_000
 """Values of a document, each alias counted as what it stands for."""
 
+MOST_TEXT = 16 * 2**20
+"""Characters of a document. No more are read, so that a device or a file of weights is refused at once."""
+
 DEEPEST = 100
 
 Place = tuple[str | int, ...]
@@ -46,9 +49,12 @@ class Document:
         """
         name = name or str(path)
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with Path(path).open(encoding="utf-8") as file:
+                text = file.read(MOST_TEXT + 1)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{name} cannot be read: {error}") from error
+        if len(text) > MOST_TEXT:
+            raise ConfigError(f"{name} has more than {MOST_TEXT} characters, which no config has; name another file")
         values, lines = parse(text, name)
         return cls(name, Path(path).parent, values, lines)
 
