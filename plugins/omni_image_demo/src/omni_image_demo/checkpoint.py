@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
 from omni_image_demo.networks import Autoencoder, Denoiser, Shape, TextEncoder
+from omni_torch.checkpoints import checked_file, read_json
 
 NETWORKS: dict[str, Any] = {"text": TextEncoder, "denoiser": Denoiser, "autoencoder": Autoencoder}
 _SCALE = ".scale"
@@ -57,11 +58,9 @@ def read_checkpoint(model_path: str, *names: str) -> dict[str, Any]:
     """
     folder = expanded(model_path)
     try:
-        shape = cattrs.Converter(forbid_extra_keys=True).structure(
-            json.loads((folder / "config.json").read_text()), Shape
-        )
-        stored = load_file(folder / "model.safetensors")
-    except FileNotFoundError as error:
+        shape = cattrs.Converter(forbid_extra_keys=True).structure(read_json(folder / "config.json"), Shape)
+        stored = load_file(checked_file(folder / "model.safetensors"))
+    except ConfigError as error:
         raise ConfigError(f"{folder}: no checkpoint of demo-image: {error}") from None
     except Exception as error:  # of JSON, cattrs and safetensors
         raise ConfigError(f"{folder}: no checkpoint of demo-image: {type(error).__name__}: {error}") from error
