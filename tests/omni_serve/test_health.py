@@ -78,6 +78,15 @@ async def test_one_replica_is_enough(pipe: AsyncPipe) -> None:
         assert (await http.get("/health/ready")).status_code == 200
 
 
+async def test_a_stage_of_which_nothing_answers_is_not_ready(pipe: AsyncPipe) -> None:
+    async with http_client(with_units(pipe, speak="stalled")) as http:
+        ready = await http.get("/health/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "degraded")
+        assert (await http.post("/v1/chat/completions", json=SPOKEN)).status_code == 200  # it may answer any moment
+    async with http_client(with_units(pipe, **{"speak@1": "stalled"})) as http:
+        assert (await http.get("/health/ready")).status_code == 200
+
+
 async def test_ready_after_the_warm_up(pipe: AsyncPipe) -> None:
     app = create_app(pipe, Settings())
     async with http_client(app) as http:

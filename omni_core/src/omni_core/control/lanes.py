@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from types import coroutine
 from typing import Any, Generic, TypeVar
 
+from omni_core.control.faults import watched
+
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
@@ -37,11 +39,11 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 class Tasks(set[asyncio.Future[Any]]):
-    """Tasks that run beside their owner, which keeps them alive until they end."""
+    """Tasks that run beside their owner, which keeps them alive until they end. Their failures are logged."""
 
     def start(self, work: Awaitable[Any]) -> None:
         """Run ``work`` as a task."""
-        task = asyncio.ensure_future(work)
+        task = watched(work, getattr(work, "__qualname__", "a task"))
         self.add(task)
         task.add_done_callback(self.discard)
 

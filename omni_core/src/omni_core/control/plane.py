@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from omni_core.control.faults import Sparing
 from omni_core.control.framing import Frame, Work, frame
 from omni_core.control.lanes import in_task
 from omni_core.control.network import Link, Network
@@ -24,6 +25,7 @@ from omni_core.errors import CodecError, OmniError, TransportError, is_interrupt
 from omni_core.protocol.codec import decode
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())  # what a peer sends can be at fault a thousand times a second
 
 
 class ControlPlane:

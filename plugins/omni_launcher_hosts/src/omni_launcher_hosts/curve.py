@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -22,10 +23,14 @@ from attrs import field, frozen
 from zmq.utils.monitor import recv_monitor_message
 
 from omni_core.config.addresses import join_address
+from omni_core.control.faults import Sparing, kept_up, watched
 from omni_core.control.framing import parse
 from omni_core.control.network import Network, OnFrame
-from omni_core.errors import ConfigError
+from omni_core.errors import CodecError, ConfigError
 from omni_core.protocol.specs import NetworkSpec
+
+logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 SILENCE_SECONDS = 3.0
 """The silence after which a connection between hosts counts as lost, unless its run has another (``launcher.settings.silence``)."""
@@ -35,6 +40,9 @@ PIECE_BYTES = 64 * 1024
 
 LONGEST_SILENCE_SECONDS = 600.0
 """The most that a run may set it to."""
+
+_ENVELOPE_BYTES = 1024
+"""The most that encryption and authentication add to a piece, and a command of the handshake has."""
 
 _HEARTBEAT_MS = 1000
 _CONNECT_MS, _HANDSHAKE_MS = 10_000, 5000
@@ -127,7 +135,7 @@ class CurveContext:
         self._questions = self._context.socket(zmq.REP)
         self._questions.linger = 0
         self._questions.bind("inproc://zeromq.zap.01")
-        self._authenticating = asyncio.ensure_future(self._authenticate())
+        self._authenticating = kept_up(self._authenticate, "the authentication of other machines")
 
     async def _authenticate(self) -> None:
         """Answer ZMQ's question whether the owner of a key may connect (RFC 27, ZAP)."""
@@ -153,16 +161,16 @@ class CurveContext:
         if receives:  # a sender may find no room on the other machine for longer
             made.tcp_maxrt = round(silence * 1000)
         made.connect_timeout, made.handshake_ivl = _CONNECT_MS, _HANDSHAKE_MS
+        made.maxmsgsize = PIECE_BYTES + _ENVELOPE_BYTES  # checked before the handshake, when anybody may send
         made.sndhwm = made.rcvhwm = _IN_SOCKET_MESSAGES
         made.curve_publickey = self.keys.public.encode()
         made.curve_secretkey = self.keys.secret.encode()
         return made
 
     def close(self) -> None:
-        """End the I/O thread. Every socket must be closed before."""
+        """Close every socket that is left, and end the I/O thread, which would wait for them."""
         self._authenticating.cancel()
-        self._questions.close()
-        self._context.term()
+        self._context.destroy(linger=0)
 
 
 class CurveListener:
@@ -186,12 +194,17 @@ class CurveListener:
         self._socket.use_fd = os.dup(listener.fileno())
         host, port = listener.getsockname()[:2]
         self._socket.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
-        self._reading = asyncio.ensure_future(self._read())
+        self._reading = kept_up(self._read, "the reading of other machines")
 
     async def _read(self) -> None:
         while True:
             pieces = [memoryview(piece.buffer) for piece in await self._socket.recv_multipart(copy=False)]
-            self._on_frame(*parse(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))))
+            try:
+                document, raw = parse(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
+            except CodecError as error:
+                logger.warning("a message of another machine was dropped: %s", error)
+            else:
+                self._on_frame(document, raw)
 
     def close(self) -> None:
         self._reading.cancel()
@@ -218,8 +231,11 @@ class CurveLink:
         self._socket.immediate = True
         self._socket.reconnect_ivl = -1  # the control plane connects anew when a peer is back
         self._monitor = self._socket.get_monitor_socket()
-        self._watching = asyncio.ensure_future(self._watch(self._monitor))
-        self._socket.connect(address)
+        self._watching = watched(self._watch(self._monitor), f"the watch of the connection to {address}", self._failed)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._loop.call_soon(on_lost, f"{address} is no address to connect to: {error}")
         self._loop.add_reader(self._socket.fd, self._look)
 
     def write(self, parts: Sequence[memoryview]) -> int:
@@ -265,6 +281,9 @@ class CurveLink:
             if event == zmq.EVENT_MONITOR_STOPPED:
                 return
         self._on_lost(f"{self._address}: {ends[event]}")
+
+    def _failed(self, error: BaseException) -> None:
+        self._on_lost(f"{self._address}: the connection cannot be watched: {error}")
 
     def close(self) -> None:
         if self._socket.closed:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 
+from omni_core.control.faults import Sparing
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import StartupError
 from omni_core.machines import Machine
@@ -18,6 +19,7 @@ from omni_launcher_hosts import messages
 from omni_launcher_hosts.curve import SILENCE_SECONDS
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 ANSWER_SECONDS = 10.0
 """The time that a host has to answer when it is opened."""

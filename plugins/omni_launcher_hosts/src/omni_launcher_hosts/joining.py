@@ -8,11 +8,13 @@ import socket
 from typing import Any
 
 from omni_core.config.addresses import join_address, split_address
+from omni_core.control.faults import Sparing, watched
 from omni_core.errors import StartupError
 from omni_launcher_hosts import messages, versions
 from omni_launcher_hosts.server import HostServer
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 """Seconds between two attempts to join: the first pause, doubled up to the longest."""
@@ -67,7 +69,7 @@ class Joining:
 
     def _dial(self) -> None:
         self._timer = None
-        self._dialling = asyncio.ensure_future(self._connect())
+        self._dialling = watched(self._connect(), f"joining {self._head}", lambda error: self._lost(_HEAD, str(error)))
 
     async def _connect(self) -> None:
         """Dial where the runner's name leads now. ZMQ would not tell of a name that leads nowhere."""

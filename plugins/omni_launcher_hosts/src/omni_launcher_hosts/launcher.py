@@ -12,6 +12,7 @@ from attrs import field, frozen
 from attrs.validators import ge, le
 
 from omni_core.config.addresses import split_address
+from omni_core.control.faults import Sparing
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import ConfigError, StartupError, did_you_mean
 from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Need
@@ -27,6 +28,7 @@ from omni_launcher_hosts.curve import (
 from omni_launcher_hosts.host import Host
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 _CLOSE_SECONDS = 1.0
 """The time that hosts have to hear of the end of a run."""

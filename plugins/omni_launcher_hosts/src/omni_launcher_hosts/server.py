@@ -15,6 +15,7 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.addresses import split_address
+from omni_core.control.faults import Sparing
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import ConfigError, StartupError
@@ -26,6 +27,7 @@ from omni_launcher_hosts import messages, versions
 from omni_launcher_hosts.curve import CurveKeys, CurveNetwork, open_listener
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 _TOLD_SECONDS = 5.0
 """The time for the message that a run is over."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from omni_core.control.faults import watched
 from omni_core.machines import Machine
 from omni_launcher_hosts.curve import CurveKeys
 from omni_launcher_hosts.host import Host
@@ -32,7 +33,7 @@ class Node:
         self._node, self._keys = node, keys
         self.host = host
         self._agent: RemoteAgent | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Future[None] | None = None
         self._opening = asyncio.Lock()
 
     async def machine(self) -> Machine:
@@ -48,23 +49,28 @@ class Node:
                 self._watching = await self._start()
             opening = asyncio.ensure_future(self.host.machine())  # tries again while the agent lives
             try:
-                await asyncio.wait([opening, self._watching], return_when=asyncio.FIRST_COMPLETED)
+                both: list[asyncio.Future[Any]] = [opening, self._watching]
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 if opening.done():
                     return opening.result()
                 raise ConnectionError(self.host.problem)
             finally:
                 opening.cancel()
 
-    async def _start(self) -> asyncio.Task[None]:
+    async def _start(self) -> asyncio.Future[None]:
         from omni_launcher_ray.cluster import RemoteAgent
 
         await self.close()
         agent = self._agent = await asyncio.to_thread(RemoteAgent, self._node.id, self._node.address, self._keys)
         self.host.is_at(await agent.address())
-        return asyncio.ensure_future(self._watch(agent))
+        return watched(
+            self._watch(agent), f"the watch of node {self._node.address}", lambda error: self._lost(str(error))
+        )
 
     async def _watch(self, agent: RemoteAgent) -> None:
-        reason = await agent.end()
+        self._lost(await agent.end())
+
+    def _lost(self, reason: str) -> None:
         self.host.lost(reason)
         self.host.problem = reason
 

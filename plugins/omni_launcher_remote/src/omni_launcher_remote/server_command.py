@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from omni_core.control.faults import watched
 from omni_core.control.lanes import Tasks
 from omni_core.errors import StartupError
 
@@ -65,7 +66,7 @@ class ServerCommand:
         self._process = process
         assert process.stdin is not None
         assert process.stderr is not None
-        self._reading = asyncio.ensure_future(self._read(process.stderr))
+        self._reading = watched(self._read(process.stderr), f"the reading of host {self._host!r}")
         with suppress(ConnectionError):  # it has ended at once, and has said why
             process.stdin.write(self._keys.encode())
             await process.stdin.drain()

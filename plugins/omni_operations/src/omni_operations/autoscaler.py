@@ -11,6 +11,7 @@ from attrs import define, field
 
 from omni_core.config.placement import process_groups
 from omni_core.config.settings import read_settings
+from omni_core.control.faults import kept_up
 from omni_core.errors import ConfigError, is_interrupt, message_of
 from omni_core.launch.running import Running
 from omni_core.processes.supervisor import Role, Supervisor
@@ -49,7 +50,7 @@ class Autoscaler:
     def __init__(self, running: Running, scale: Scale) -> None:
         self._running = running
         self._scale = scale
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[None] | None = None
         self._groups = []
         for name, stages in process_groups(running.config).items():
             given = stages[0].autoscale
@@ -70,18 +71,12 @@ class Autoscaler:
     def begin(self) -> None:
         """There is work."""
         if self._groups and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.ensure_future(self._look())
-            self._looking.add_done_callback(self._has_looked)
+            self._looking = kept_up(self._look, "autoscale")
 
     def close(self) -> None:
         """Look no more."""
         if self._looking is not None:
             self._looking.cancel()
-
-    def _has_looked(self, looking: asyncio.Task[None]) -> None:
-        self._looking = None if self._looking is looking else self._looking
-        if not looking.cancelled() and (error := looking.exception()) is not None:
-            logger.error("autoscale ends until the next work: %s", error, exc_info=error)
 
     async def _look(self) -> None:
         while self._running.coordinator.in_flight or any(

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from omni_core.config.placement import process_groups
+from omni_core.control.faults import watched
 from omni_core.errors import OmniError, is_interrupt
 from omni_core.launch.prepare import replicated_group
 from omni_core.launch.running import Running
@@ -40,7 +41,7 @@ class Operations:
         self._units = Units(running)
         self._going_on = ""
         self._since = 0.0
-        self._asked: dict[str, asyncio.Task[None]] = {}
+        self._asked: dict[str, asyncio.Future[None]] = {}
         self._autoscaler = Autoscaler(running, self.scale_soon)
 
     def begin(self) -> None:
@@ -156,7 +157,7 @@ class Operations:
     def handle(self, message: Any) -> None:
         """Handle a message of a command."""
         if isinstance(message, OperationRequest):
-            task = self._asked[message.endpoint] = asyncio.ensure_future(self._answer(message))
+            task = self._asked[message.endpoint] = watched(self._answer(message), "an operation")
             task.add_done_callback(lambda _: self._asked.pop(message.endpoint, None))
         elif isinstance(message, OperationCancel) and message.endpoint in self._asked:
             self._asked[message.endpoint].cancel()

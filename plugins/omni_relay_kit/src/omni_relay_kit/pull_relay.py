@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
+from omni_core.control.faults import kept_up
 from omni_core.errors import RelayError
 from omni_core.protocol.tensors import Buffer, address_of, copy, flat, wait_for_device
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
@@ -102,7 +103,7 @@ class PulledRelay(Relay):
         self._is_open = False
         self._reads: list[Read] = []
         self._finishing: set[asyncio.Task[None]] = set()
-        self._poller: asyncio.Task[None] | None = None
+        self._poller: asyncio.Future[None] | None = None
         self._abandoned: list[tuple[Read, Block]] = []
         self._last_event = self._hurried = 0.0
         self._closed = False
@@ -270,7 +271,7 @@ class PulledRelay(Relay):
             self._received.free(block)
         else:
             self._abandoned.append((read, block))
-            if self._poller is None:
+            if not self._is_polling:
                 self._poll()
 
     # --- progress ----------------------------------------------------------------------------------------------------
@@ -282,20 +283,21 @@ class PulledRelay(Relay):
         if not self.needs_polling:
             return
         self._last_event = time.monotonic()
-        if self._poller is None:
-            self._poller = asyncio.ensure_future(self._progress())
+        if not self._is_polling:
+            self._poller = kept_up(self._progress, "the polling of a relay")
+
+    @property
+    def _is_polling(self) -> bool:
+        return self._poller is not None and not self._poller.done()
 
     async def _progress(self) -> None:
         """Poll for acknowledgements and finished reads while any are expected."""
-        try:
-            while not self._closed and (self._sent.offered or self._reads or self._abandoned):
-                if self.look():
-                    self._last_event = time.monotonic()
-                now = time.monotonic()
-                pause = _PATIENT_SECONDS if now - self._last_event < _SLOW_AFTER_SECONDS else _SLOW_SECONDS
-                await asyncio.sleep(0 if now - self._hurried < self.eager_seconds else pause)
-        finally:
-            self._poller = None
+        while not self._closed and (self._sent.offered or self._reads or self._abandoned):
+            if self.look():
+                self._last_event = time.monotonic()
+            now = time.monotonic()
+            pause = _PATIENT_SECONDS if now - self._last_event < _SLOW_AFTER_SECONDS else _SLOW_SECONDS
+            await asyncio.sleep(0 if now - self._hurried < self.eager_seconds else pause)
 
     def look(self) -> bool:
         """Process acknowledgements and finished reads now. Return True if there were any. Backends that are notified of

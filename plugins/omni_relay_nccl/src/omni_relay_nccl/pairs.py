@@ -18,6 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any
 
+from omni_core.control.faults import watched
 from omni_core.errors import PeerDiedError, RelayError
 from omni_core.protocol.tensors import Buffer
 from omni_relay_nccl.channel import RECEIVER, SENDER, Channel, End, Transfer, common_backend, meet
@@ -170,9 +171,8 @@ class Incoming(_Side):
         self._count = 0
         self._lost_error: RelayError | None = None
         self._connection = _connected(path)
-        self._connecting = asyncio.ensure_future(
-            self._loop.create_unix_connection(lambda: self.wire, sock=self._connection)
-        )
+        connecting = self._loop.create_unix_connection(lambda: self.wire, sock=self._connection)
+        self._connecting = watched(connecting, f"connecting to {path}", lambda error: self._lost(str(error)))
         self.wire.send(["hello", name, end.backend, end.gpu])
 
     def read(self, address: int, key: int, buffer: Buffer) -> Transfer:

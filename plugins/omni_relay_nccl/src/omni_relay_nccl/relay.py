@@ -18,6 +18,7 @@ import torch.distributed as distributed
 from attrs import define, field, frozen
 from attrs.validators import in_
 
+from omni_core.control.faults import watched
 from omni_core.errors import RelayError
 from omni_core.relay.base import RelayOptions
 from omni_relay_kit.liveness import Incarnation
@@ -63,7 +64,7 @@ class NcclRelay(PulledRelay):
         self._path = os.path.join(options.directory, f"nccl-{self.token.hex()[:16]}.sock")
         self._incarnation = Incarnation.of_this_process()
         self._listener: socket.socket | None = None
-        self._server: asyncio.Task[asyncio.AbstractServer] | None = None
+        self._server: asyncio.Future[asyncio.AbstractServer] | None = None
         self._readers: set[Outgoing] = set()
         self._sources: dict[str, Incoming] = {}
         self._taken: list[int] = []
@@ -91,7 +92,7 @@ class NcclRelay(PulledRelay):
             raise RelayError(f"the nccl relay cannot listen at {path}: {error}") from error
         self._listener = listener
         loop = asyncio.get_running_loop()
-        self._server = loop.create_task(loop.create_unix_server(self._reader, sock=listener))
+        self._server = watched(loop.create_unix_server(self._reader, sock=listener), f"listening at {path}")
 
     def _reader(self) -> asyncio.Protocol:
         reader = Outgoing(self._mine, self.device, self.offered_bytes, self._was_taken, self._readers.discard)

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core import __version__
+from omni_core.control.faults import watched
 from omni_serve import chat, health, images, models, page, responses, speech, speech_socket, transcriptions, voices
 from omni_serve.bodies import component_schemas
 from omni_serve.dispatch import Dispatch
@@ -96,7 +97,7 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
 
     def begin_warm_up() -> None:
         if not warming:
-            warming.append(asyncio.ensure_future(health.warm_up(server)))
+            warming.append(watched(health.warm_up(server), "the warm-up"))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

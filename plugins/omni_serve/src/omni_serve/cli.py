@@ -19,6 +19,7 @@ from omni_core.cli.logs import apply_section, log_options
 from omni_core.cli.source import SOURCE_OPTIONS, with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
+from omni_core.control.lanes import Tasks
 from omni_core.errors import ConfigError, did_you_mean
 from omni_deploy.options import resolve_config
 from omni_deploy.predictions import read_prediction
@@ -278,7 +279,7 @@ class Hangup:
 
     def __init__(self, ring: KeyRing | None = None) -> None:
         self.ring = ring
-        self._tasks = set[asyncio.Future[None]]()
+        self._tasks = Tasks()
 
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -297,8 +298,7 @@ class Hangup:
             )
             logger.warning("SIGHUP does nothing: %s", why)
             return
-        self._tasks.add(task := asyncio.ensure_future(self._reload(self.ring)))
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._reload(self.ring))
 
     async def _reload(self, ring: KeyRing) -> None:
         try:

@@ -20,6 +20,7 @@ from typing import Any
 
 import uvicorn
 
+from omni_core.control.faults import watched
 from omni_core.errors import ConfigError
 from omni_serve.connections import Addresses, BoundedProtocol, Config
 from omni_serve.incoming import MESSAGE_BYTES, BoundedWebSocket, Room
@@ -86,11 +87,14 @@ class Ending:
             if held:
                 what = f"{held} requests have" if held > 1 else "1 request has"
                 self._say(f"Ending: {what} {self._seconds:g} s to finish. A second signal (Ctrl-C) ends at once.")
-            self._draining = asyncio.ensure_future(self._drain())
+            self._draining = watched(self._drain(), "the end of the server", lambda error: self._cut())
             return
         if held:
             self._say(f"Ending at once: {held} requests are cut." if held > 1 else "Ending at once: 1 request is cut.")
         self._draining.cancel()
+        self._cut()
+
+    def _cut(self) -> None:
         for server in self._servers:
             server.should_exit = server.force_exit = True
 

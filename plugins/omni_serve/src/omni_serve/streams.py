@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omni_core.control.faults import watched
 from omni_serve.bodies import dumps, encoded
 from omni_serve.errors import ApiError, api_error
 
@@ -71,7 +72,7 @@ class _Watch:
         self._begin = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start)
 
     def _start(self) -> None:
-        self._watcher = asyncio.ensure_future(self._watch())
+        self._watcher = watched(self._watch(), "the watch of a client")
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -129,7 +130,7 @@ class Stream(Response):
         loop = asyncio.get_running_loop()
         self._sent = loop.time()
         beating: list[asyncio.Future[None]] = []
-        beat = loop.call_later(HEADERS_AFTER, lambda: beating.append(asyncio.ensure_future(self._beat(send))))
+        beat = loop.call_later(HEADERS_AFTER, lambda: beating.append(watched(self._beat(send), "the beat of a stream")))
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from omni_core.config.schema import PipelineConfig
@@ -12,6 +12,7 @@ from omni_serve.errors import ApiError
 Health = dict[str, dict[str, Any]]
 
 _SERVES = ("ready", "stalled")
+"""States in which requests are taken; those for a unit that is stalled wait."""
 
 
 class Units:
@@ -27,13 +28,13 @@ class Units:
         self._speech = _only_for_speech(config)
 
     def report(self) -> tuple[bool, dict[str, dict[str, Any]]]:
-        """Return if every stage is served by some unit, and each unit's state."""
+        """Return if every stage is served by some unit that answers, and each unit's state."""
         health = self._health()
         shown: Health = {
             name: {key: unit[key] for key in ("stages", "state", "restarts", "reason") if key in unit}
             for name, unit in health.items()
         }
-        return not self._missing(health, self.stages), shown
+        return not self._missing(health, self.stages, ("ready",)), shown
 
     def check(self, *, speech: bool) -> None:
         """Raise ApiError 503 if a unit that a request needs does not serve, and name it.
@@ -58,9 +59,9 @@ class Units:
                 details={"unit": name, "stage": stage},
             )
 
-    def _missing(self, health: Health, needed: list[str]) -> list[str]:
+    def _missing(self, health: Health, needed: list[str], serving: Collection[str] = _SERVES) -> list[str]:
         """Return those of the needed stages of which no replica serves."""
-        served = {stage for unit in health.values() if unit["state"] in _SERVES for stage in unit["stages"]}
+        served = {stage for unit in health.values() if unit["state"] in serving for stage in unit["stages"]}
         known = {stage for unit in health.values() for stage in unit["stages"]}
         return [stage for stage in needed if stage in known and stage not in served]
 
