@@ -18,7 +18,7 @@ from omni_core.config.addresses import split_address
 from omni_core.control import faults
 from omni_core.control.framing import frame
 from omni_core.control.plane import ControlPlane
-from omni_core.protocol.codec import decode
+from omni_core.protocol.codec import decode, encode_split
 from omni_core.protocol.messages import PeerUpMessage
 from omni_launcher_hosts import messages, versions
 from omni_launcher_hosts.conformance import HERE, THERE
@@ -27,17 +27,20 @@ from omni_launcher_hosts.server import HostServer
 
 SECONDS = 30.0
 KEYS = CurveKeys.new()
-GOOD = b"".join(frame(PeerUpMessage("omni://r/p", "tcp://a:1")).parts)
+MESSAGE = PeerUpMessage("omni://r/p", "tcp://a:1")
+GOOD = b"".join(frame(MESSAGE).parts)
+PREFIX = GOOD[: len(GOOD) - len(encode_split(MESSAGE).header)]
 JUNK = {
     "nothing": b"",
     "three bytes": b"abc",
-    "seven bytes": b"\0" * 7,
-    "a length beyond the end": struct.pack("<II", 1 << 20, 0) + b"x",
-    "raw bytes that are missing": struct.pack("<II", 1, 1 << 31) + b"x",
-    "more than it says": struct.pack("<II", 1, 0) + b"xyz",
-    "an empty frame": struct.pack("<II", 0, 0),
-    "no document": struct.pack("<II", 5, 0) + b"\xc1\xc1\xc1\xc1\xc1",
-    "no message": struct.pack("<II", 1, 0) + b"\x01",
+    "seven bytes": bytes(7),
+    "the beginning of a prefix": PREFIX[:-1],
+    "a prefix alone": PREFIX,
+    "less than it says": GOOD[:-1],
+    "more than it says": GOOD + b"x",
+    "a length beyond the end": b"\xff" * 300,
+    "no document": PREFIX + b"\xc1" * (len(GOOD) - len(PREFIX)),
+    "no message": b"".join(frame(1).parts),
     "random": os.urandom(300),
 }
 
