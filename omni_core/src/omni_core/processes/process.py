@@ -98,6 +98,19 @@ def with_defaults(defaults: Mapping[str, str]) -> dict[str, str]:
     return {**defaults, **os.environ}
 
 
+def interpreter() -> list[str]:
+    """Return the command of a fresh interpreter. It imports from the working directory only where this one does.
+
+    ``python -m`` does so before anything else: the ``.py`` files beside a checkpoint would stand for modules of the same names.
+    """
+    try:
+        here = os.path.realpath(os.getcwd())
+        is_importable = any(os.path.realpath(each) == here for each in sys.path)
+    except OSError:  # it has been deleted
+        is_importable = False
+    return [sys.executable, *([] if is_importable else ["-P"])]
+
+
 def wait_for(pid: int) -> int:
     """Wait for the end of a child: its exit code, or the negative number of the signal that killed it."""
     try:
@@ -193,7 +206,7 @@ class StageProcess(SupervisedProcess):
         """Start a fresh interpreter."""
         stderr, *inherited = self._own
         process = subprocess.Popen(
-            [sys.executable, "-m", "omni_core.processes.main", *map(str, inherited)],
+            [*interpreter(), "-m", "omni_core.processes.main", *map(str, inherited)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -13,13 +13,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
 from omni_core.processes.family import ROOM
-from omni_core.processes.process import wait_for, with_defaults
+from omni_core.processes.process import interpreter, wait_for, with_defaults
 from omni_core.protocol.specs import ProcessSpec
 from omni_torch.forks.sources import preload_of
 
@@ -34,7 +33,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-        self._place: tuple[dict[str, str], str] | None = None
+        self._place: tuple[dict[str, str], str, list[str]] | None = None
         self._numbers = count()
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._problem = ""
@@ -45,14 +44,14 @@ class ForkServer:
         Raises:
             OSError: the system cannot start another process.
         """
-        place = (with_defaults(defaults), os.getcwd())
+        place = (with_defaults(defaults), os.getcwd(), interpreter())
         if self._connection is not None and self._place == place:
             return
         self._end()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "omni_torch.forks.main", str(theirs.fileno())],
+                [*place[2], "-m", "omni_torch.forks.main", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
