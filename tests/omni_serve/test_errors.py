@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
-from omni_core.errors import InvalidRequestError, RequestFailedError, RequestTooLargeError
+from omni_core.errors import (
+    InvalidRequestError,
+    RequestFailedError,
+    RequestTimeoutError,
+    RequestTooLargeError,
+    StageFailedError,
+)
 from omni_serve.errors import api_error
 
 
@@ -17,12 +26,38 @@ from omni_serve.errors import api_error
         ("StageFailedError", 503, "unit_failed", "true"),
     ],
 )
-def test_a_request_may_be_repeated_if_its_process_has_died(error_type: str, status: int, code: str, retry: str) -> None:
+def test_a_request_may_be_repeated_if_its_process_has_died(
+    error_type: str, status: int, code: str, retry: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made = api_error(RequestFailedError("1", "speak", error_type, "it was killed"))
     assert (made.status, made.code, made.headers["x-should-retry"]) == (status, code, retry)
-    assert "speak" in (made.details.get("unit"), made.details.get("stage"))
-    assert "it was killed" in made.message
     assert ("retry-after" in made.headers) == (status == 503)
+    told = json.dumps(made.body)
+    assert not [word for word in ("speak", "it was killed", "Error:", error_type) if word in told]
+    (line,) = caplog.messages
+    assert made.message.rpartition("id ")[2] in line
+    assert all(word in line for word in ("'speak'", "it was killed", error_type))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device", "/srv/voices/x"),
+        KeyError("secret"),
+        RequestTimeoutError("1", "speak", "TimeoutError", "10 s; secret"),
+        StageFailedError("speak", "secret"),
+        ExceptionGroup("several", [ValueError("secret")]),
+    ],
+)
+def test_a_failure_of_the_server_is_told_by_an_id(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    made = api_error(error)
+    assert made.status >= 500
+    assert not re.search(
+        r"secret|speak|space|Error\b|Errno|/srv|several", json.dumps(made.body).replace("server_error", "")
+    )
+    identity = re.search(r"; id (\w{16})$", made.message)
+    assert identity is not None
+    assert identity[1] in caplog.messages[0]
 
 
 @pytest.mark.parametrize(

@@ -198,4 +198,5 @@ async def test_a_failure_in_the_middle_cuts_the_sound_and_names_itself_in_events
             await http.post(f"http://{address}/v1/audio/speech", json=body)
         answer = await http.post(f"http://{address}/v1/audio/speech", json={**body, "stream_format": "sse"})
     last = json.loads(answer.text.strip().split("\n")[-1].removeprefix("data: "))
-    assert last["error"]["stage"] == "speak"
+    assert last["error"]["code"] == "stage_failed"
+    assert last["error"]["message"].startswith("The server failed; id ")

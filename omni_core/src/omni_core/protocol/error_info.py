@@ -48,8 +48,11 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
 
 
 def error_of(info: ErrorInfo, request_id: str) -> RequestFailedError:
-    """Return the exception that a client gets for a failure in a stage."""
+    """Return the exception that a client gets for a failure in a stage, with the traceback of the stage as a note."""
     cls = InvalidRequestInStageError if info.is_invalid_request else RequestFailedError
     if info.is_too_large:
         cls = RequestTooLargeInStageError
-    return cls(request_id, info.stage, info.error_type, info.message)
+    made = cls(request_id, info.stage, info.error_type, info.message)
+    if info.traceback:
+        made.add_note(info.traceback.rstrip())
+    return made

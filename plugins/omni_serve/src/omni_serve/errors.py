@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from omni_core.errors import (
     InvalidRequestError,
+    OmniError,
     OverloadedError,
     RequestAbortedError,
     RequestFailedError,
@@ -26,6 +27,7 @@ from omni_core.errors import (
     StageFailedError,
     message_of,
 )
+from omni_serve.identities import random_hex
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class ApiError(Exception):
 
     Args:
         status: of HTTP. message: what is wrong and what to do. code: for programs. param: the path in the request.
-        retry_after: seconds until the client should try again. details: further keys of the error, such as the failed ``unit``.
+        retry_after: seconds until the client should try again. details: further keys of the error, such as the lacking ``scope``.
     """
 
     def __init__(
@@ -161,21 +163,50 @@ def api_error(error: BaseException) -> ApiError:
         return ApiError(429, str(error), code="overloaded", retry_after=error.retry_after)
     if isinstance(error, RequestTimeoutError):
         # A second attempt would take as long.
-        return ApiError(504, str(error), code="timeout", details={"stage": error.stage})
+        return opaque(504, "The request was not finished in the time that it has", _explained(error), code="timeout")
     if isinstance(error, StageFailedError):
-        return ApiError(503, str(error), code="unit_failed", retry_after=30, details={"unit": error.stage})
+        return opaque(503, NOT_RUNNING, _explained(error), code="unit_failed", retry_after=30)
     if isinstance(error, RequestFailedError):
         if error.error_type == "StageFailedError":
-            return ApiError(503, error.message, code="unit_failed", retry_after=30, details={"unit": error.stage})
+            return opaque(503, NOT_RUNNING, _explained(error), code="unit_failed", retry_after=30)
         if error.error_type in _DEATHS:  # no fault of the request, and the unit comes back
-            return ApiError(503, str(error), code="unit_restarting", retry_after=2, details={"unit": error.stage})
-        return ApiError(500, str(error), code="stage_failed", details={"stage": error.stage})
+            return opaque(503, RESTARTING, _explained(error), code="unit_restarting", retry_after=2)
+        return opaque(500, FAILED, _explained(error), code="stage_failed")
     if isinstance(error, RequestAbortedError):
         return ApiError(499, str(error), code="request_cancelled")
     if isinstance(error, ClientDisconnect):
         return ApiError(499, "The client has closed the connection.", code="request_cancelled")
-    logger.error("an error of the server", exc_info=error)
-    return ApiError(500, f"The server failed: {message_of(error, with_type=True)}", code="internal_error")
+    return opaque(500, FAILED, message_of(error, with_type=True), code="internal_error", cause=error)
+
+
+FAILED = "The server failed"
+RESTARTING = "A part of the server that the request needs is starting again; try again in a moment"
+NOT_RUNNING = "A part of the server that the request needs does not run"
+"""Texts of failures that are not the client's."""
+
+
+def opaque(
+    status: int,
+    text: str,
+    why: str,
+    *,
+    code: str,
+    retry_after: float | None = None,
+    cause: BaseException | None = None,
+) -> ApiError:
+    """Return an answer that says nothing of the inside of the server but an id, by which the log says all of it.
+
+    Args:
+        why: for the log. cause: its traceback is logged too.
+    """
+    identity = random_hex(8)
+    logger.log(logging.ERROR if status == 500 else logging.WARNING, "id %s: %s", identity, why, exc_info=cause)
+    return ApiError(status, f"{text}; id {identity}", code=code, retry_after=retry_after)
+
+
+def _explained(error: OmniError) -> str:
+    """Return what is known of a failure in the pipeline: the message, and the traceback of the stage."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def _of_validation(error: ValidationError) -> ApiError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.interface import SPEECH, TEXT, VOCODER
-from omni_serve.errors import ApiError
+from omni_serve.errors import NOT_RUNNING, RESTARTING, opaque
 
 Health = dict[str, dict[str, Any]]
 
@@ -37,7 +37,7 @@ class Units:
         return not self._missing(health, self.stages, ("ready",)), shown
 
     def check(self, *, speech: bool) -> None:
-        """Raise ApiError 503 if a unit that a request needs does not serve, and name it.
+        """Raise ApiError 503 if a unit that a request needs does not serve; the log names it.
 
         Args:
             speech: the request is answered with speech.
@@ -49,14 +49,13 @@ class Units:
         for stage in self._missing(health, needed):
             name, unit = next((name, unit) for name, unit in health.items() if stage in unit["stages"])
             failed = unit["state"] == "failed"
-            raise ApiError(
+            raise opaque(
                 503,
-                f"The unit {name!r} (stage {stage}) is {unit['state']}"
-                + (f": {unit['reason']}" if unit.get("reason") else "")
+                (NOT_RUNNING if failed else RESTARTING)
                 + ("; other requests are served" if len(needed) < len(self.stages) or self._speech else ""),
+                f"the unit {name!r} (stage {stage}) is {unit['state']}: {unit.get('reason') or 'for no known reason'}",
                 code="unit_failed" if failed else "unit_restarting",
                 retry_after=30 if failed else 2,
-                details={"unit": name, "stage": stage},
             )
 
     def _missing(self, health: Health, needed: list[str], serving: Collection[str] = _SERVES) -> list[str]:
