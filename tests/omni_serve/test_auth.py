@@ -14,6 +14,7 @@ from omni_core import AsyncPipe
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
 from omni_serve.auth import KeyRing
+from omni_serve.page import DOCS_PATHS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,13 +38,13 @@ def guarded(
     return create_app(pipe, Settings(keys_file=ring_file[0], keys={"mine": SECRET}, voices_dir=voices))
 
 
-OPEN = {"/", "/health", "/health/ready"}
+OPEN = {"/", "/health", "/health/ready", *DOCS_PATHS}
 
 
 async def test_every_http_route_needs_a_key(guarded: Application) -> None:
     asked = 0
     paths = {path: list(operations) for path, operations in guarded.openapi()["paths"].items()}
-    paths |= {"/docs": ["get"], "/openapi.json": ["get"], "/nowhere": ["get"], "/v1/realtime": ["get"]}
+    paths |= {"/openapi.json": ["get"], "/nowhere": ["get"], "/v1/realtime": ["get"]}
     found = [(route.path, list(route.methods)) for route in guarded.routes if isinstance(route, APIRoute)]
     async with http_client(guarded) as http:
         for path, methods in [*paths.items(), *found]:

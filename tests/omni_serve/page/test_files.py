@@ -42,14 +42,17 @@ async def test_the_files_refer_to_each_other_and_to_nothing_elsewhere() -> None:
     everything = {name: data.decode() for name, (data, _) in contents().items()}
     folder = files("omni_serve.page").joinpath("static")
     assert set(everything) == {each.name for each in folder.iterdir()}
-    used = {"index.html"}
+    used = {"index.html", "docs.html"}
     for name, text in everything.items():
         addresses = re.findall(r"(?:https?|wss?)://[^\s\"'`]+", text)
         assert [each for each in addresses if not each.startswith("http://www.w3.org/")] == [], name
         assert not re.search(r"\bon[a-z]+=|style=|javascript:|@import|//cdn", text), name
         used |= set(re.findall(r"[\"'](?:page/|\./)([\w.-]+)[\"']", text))
     assert used == set(everything)
-    assert "<script>" not in everything["index.html"]
+    assert not [name for name in ("index.html", "docs.html") if "<script>" in everything[name]]
+    assert not [
+        name for name, text in everything.items() if re.search(r"innerHTML|outerHTML|insertAdjacent|eval\(", text)
+    ]
 
 
 async def test_the_graph_needs_a_key(pipe: AsyncPipe) -> None:
@@ -84,4 +87,23 @@ async def test_the_graph_has_stages_edges_and_counters(http: httpx2.AsyncClient)
 async def test_a_server_without_the_page(pipe: AsyncPipe) -> None:
     async with http_client(create_app(pipe, Settings(page=False))) as http:
         for path in ("/", "/page/app.js", "/v1/omni/pipeline"):
+            assert (await http.get(path)).status_code == 404
+
+
+@pytest.mark.parametrize("page", [True, False])
+async def test_the_description_is_shown_by_a_page_of_our_own(pipe: AsyncPipe, page: bool) -> None:
+    async with http_client(create_app(pipe, Settings(keys={"mine": SECRET}, page=page))) as http:
+        shown = await http.get("/docs")
+        assert "default-src 'none'; script-src 'self'" in shown.headers["content-security-policy"]
+        loaded = re.findall(r'(?:src|href)="([^"]+)"', shown.text)
+        assert set(loaded) == {"page/docs.js", "page/docs.css", "page/icon.svg"}
+        for path in (*loaded, "page/api.js"):
+            assert (await http.get(f"/{path}")).status_code == 200
+        assert (await http.get("/openapi.json")).status_code == 401
+        assert (await http.get("/openapi.json", headers={"authorization": f"Bearer {SECRET}"})).status_code == 200
+
+
+async def test_a_server_without_the_description(pipe: AsyncPipe) -> None:
+    async with http_client(create_app(pipe, Settings(docs=False))) as http:
+        for path in ("/docs", "/openapi.json", "/docs/oauth2-redirect"):
             assert (await http.get(path)).status_code == 404

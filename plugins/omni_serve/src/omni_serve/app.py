@@ -113,7 +113,7 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
         version=__version__,
         summary=f"The pipeline {pipe.config.resolved_name}, for OpenAI's clients",
         openapi_url="/openapi.json" if settings.docs else None,
-        docs_url="/docs" if settings.docs else None,
+        docs_url=None,  # FastAPI's page runs scripts of another site
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
@@ -122,6 +122,9 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
     app.state.server = server
     app.state.guard = Guard(server)
     routers = list(ROUTERS)
+    if settings.docs:
+        routers.append(page.docs_router)
+        app.state.guard.open_paths |= page.DOCS_PATHS
     if settings.page:
         routers.append(page.router)
         app.state.guard.open_paths |= page.OPEN_PATHS

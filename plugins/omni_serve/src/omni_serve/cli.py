@@ -117,6 +117,7 @@ class _Setting(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gen
 @click.option("--admin", metavar="ADDRESS", help="The operator's endpoints: HOST:PORT, or the path of a Unix socket.")
 @click.option("--no-warm-up", is_flag=True, help="Be ready without running the pipeline's warm-up requests.")
 @click.option("--no-page", is_flag=True, help="Do not serve the page at /.")
+@click.option("--no-docs", is_flag=True, help="Do not serve /openapi.json and the page /docs.")
 @click.option(
     "--plan", type=_FILE, help="What `omni simulate --json` printed: the page shows it beside what is measured."
 )
@@ -198,6 +199,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         drain_seconds=options["drain_seconds"],
         warm_up=not options["no_warm_up"],
         page=not options["no_page"],
+        docs=not options["no_docs"],
         plan=read_prediction(Path(options["plan"])) if options["plan"] else None,
         hosts=LOOPBACK_HOSTS if not options["uds"] and is_loopback(options["host"]) else (),
     )

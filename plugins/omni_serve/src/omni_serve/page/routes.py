@@ -61,6 +61,12 @@ def contents() -> dict[str, tuple[bytes, str]]:
 
 OPEN_PATHS = frozenset({"/", *(f"/page/{name}" for name in contents())})
 
+docs_router = APIRouter(route_class=RawRoute)
+
+_DOCS_FILES = ("docs.js", "docs.css", "api.js", "icon.svg")
+
+DOCS_PATHS = frozenset({"/docs", *(f"/page/{name}" for name in _DOCS_FILES)})
+
 
 @router.get("/", include_in_schema=False)
 async def page(request: Request) -> Response:
@@ -72,6 +78,20 @@ async def page(request: Request) -> Response:
 async def page_file(request: Request) -> Response:
     """Return one of the page's files."""
     return _file(request, request.path_params["name"])
+
+
+@docs_router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """Return the page that shows the description of the API; it asks for a key to read it."""
+    return _file(request, "docs.html")
+
+
+async def _docs_file(request: Request) -> Response:
+    return _file(request, request.url.path.rpartition("/")[2])
+
+
+for _name in _DOCS_FILES:  # also where the page at / is not served
+    docs_router.add_api_route(f"/page/{_name}", _docs_file, methods=["GET"], include_in_schema=False)
 
 
 @router.get("/v1/omni/pipeline")
