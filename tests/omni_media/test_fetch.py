@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ pytest.importorskip("aiohttp")
 from aiohttp import web
 
 from omni_core.client.messages import MediaPolicy
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_media import Reader
-from omni_media.fetch import fetch, is_public
+from omni_media.fetch import check_host, fetch, is_public
 
 
 @pytest.fixture
@@ -141,7 +142,96 @@ async def test_a_redirect_to_an_internal_address_is_refused(server: str, monkeyp
         ("::ffff:93.184.216.34", True),
         ("64:ff9b::a00:1", False),
         ("2002:7f00:1::", False),
+        ("2002:5db8:d822::", False),
+        ("2001:0:5db8:d822::", False),
+        ("64:ff9b::5db8:d822", True),
+        ("64:ff9b:1::5db8:d822", False),
+        ("::5db8:d822", False),
+        ("fec0::1", False),
+        ("feff::1", False),
+        ("3fff::1", False),
+        ("3fff:fff:ffff::1", False),
+        ("4000::1", False),
+        ("5f00::1", False),
+        ("100::1", False),
+        ("2001:db8::1", False),
+        ("2620:4f:8000::1", False),
+        ("2a00:1450:4001:81b::200e", True),
+        ("192.88.99.1", False),
+        ("192.0.0.192", False),
+        ("192.0.0.9", False),
+        ("192.0.1.1", True),
+        ("198.19.255.255", False),
+        ("203.0.113.7", False),
+        ("100.100.100.200", False),
+        ("100.128.0.1", True),
+        ("172.32.0.1", True),
+        ("168.63.129.16", False),
+        ("168.63.129.17", True),
+        ("::ffff:168.63.129.16", False),
+        ("64:ff9b::a83f:8110", False),
+        ("fd00:ec2::254", False),
     ],
 )
 def test_public_addresses(address: str, public: bool) -> None:
     assert is_public(address) is public
+
+
+def test_nothing_is_public_that_python_knows_not_to_be() -> None:
+    """The list is ours, so that it is the same with every version; it must not have less than theirs."""
+    for first in range(0, 2**32, 2**32 // 5000):
+        ip = IPv4Address(first)
+        assert ip.is_global or not is_public(str(ip)), ip
+    for first in range(0, 2**16):
+        wide = IPv6Address(first << 112 | 1)
+        assert wide.is_global or not is_public(str(wide)), wide
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "fetched"),
+    [
+        ("localhost", ("localhost",), True),
+        ("LOCALHOST", ("Localhost.",), True),
+        ("127.0.0.1", ("127.0.0.1",), True),
+        ("127.0.0.1", ("localhost", "*.0.0.1"), True),
+        ("localhost", ("*.localhost",), False),
+        ("localhost", ("ocalhost", "*.example.org"), False),
+        ("127.0.0.1", ("localhost",), False),
+    ],
+)
+async def test_only_the_hosts_that_are_named_are_called(
+    server: str, host: str, allowed: tuple[str, ...], fetched: bool
+) -> None:
+    url = server.replace("127.0.0.1", host)
+    policy = MediaPolicy(allow_urls=True, allow_internal_urls=True, url_hosts=allowed)
+    if fetched:
+        assert await Reader(policy).values("image", f"{url}/x")
+    else:
+        with pytest.raises(InvalidRequestError, match="does not allow the host"):
+            await Reader(policy).values("image", f"{url}/x")
+
+
+async def test_a_redirect_to_another_host_is_not_followed(server: str) -> None:
+    policy = MediaPolicy(allow_urls=True, allow_internal_urls=True, url_hosts=("127.0.0.1",))
+    elsewhere = server.replace("127.0.0.1", "localhost")
+    with pytest.raises(InvalidRequestError, match="does not allow the host 'localhost'"):
+        await Reader(policy).values("image", f"{server}/to?url={elsewhere}/x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host"),
+    [
+        ("Media.Example.org.", "media.example.org"),
+        ("*.example.org", "*.example.org"),
+        ("münchen.example", "xn--mnchen-3ya.example"),
+        ("[2606:2800::1]", "2606:2800::1"),
+    ],
+)
+def test_hosts_are_compared_in_one_form(pattern: str, host: str) -> None:
+    assert check_host(pattern) == host
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "*.", "a.*.b", "https://a", "a:80", "a/b", "u@a", "a b", "*.*.a"])
+def test_what_is_no_host_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="must be a host"):
+        check_host(pattern)

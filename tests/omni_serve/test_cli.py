@@ -30,6 +30,8 @@ from omni_serve.settings import RealtimeLimits
     [
         (["--host", "0.0.0.0"], "lets other machines in without a key"),
         (["--host", "192.168.1.1"], "--allow-public"),
+        (["--media-host", "example.org"], "--fetch-urls"),
+        (["--fetch-urls", "--media-host", "https://example.org"], "must be a host"),
         (["--tls-cert", __file__], "give both"),
         (["--tls-cert", __file__, "--tls-key", __file__], "as PEM"),
         (["--voices", "/proc/nowhere"], "cannot be used"),

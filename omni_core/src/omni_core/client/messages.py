@@ -26,6 +26,7 @@ class MediaPolicy:
         allow_paths: files of this machine. A server must not let its clients name them.
         allow_urls: http and https, fetched here; needs ``pip install 'omni-media[urls]'``.
         allow_internal_urls: those of loopback and private networks too.
+        url_hosts: the hosts of URLs, redirects included, as names or ``*.NAME``; empty: any.
         max_bytes: of all media of one request that are sent as bytes or fetched.
         fetch_seconds: until a URL must have answered.
     """
@@ -33,6 +34,7 @@ class MediaPolicy:
     allow_paths: bool = True
     allow_urls: bool = False
     allow_internal_urls: bool = False
+    url_hosts: tuple[str, ...] = ()
     max_bytes: int = 512 * 2**20
     fetch_seconds: float = 30.0
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from collections.abc import Sequence
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
+from omni_media.addresses import is_public
 
 try:
     import aiohttp
@@ -20,32 +21,52 @@ except ImportError as missing:
     raise InvalidRequestError("URLs can be fetched only with aiohttp: pip install 'omni-media[urls]'") from missing
 
 _REDIRECTS = 5
-_NAT64 = IPv6Network("64:ff9b::/96")
 _INTERNAL = "leads to no public address"
 
 
-def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public internet, also as the IPv4 address that an IPv6 address stands for.
+def check_host(pattern: str) -> str:
+    """Return a host of an operator's list in the form in which it is compared.
+
+    Args:
+        pattern: a name, an address, or ``*.NAME`` for every name below it.
 
     Raises:
-        ValueError: it is no IP address.
+        ConfigError: it is none of these.
     """
-    ip: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
-    if isinstance(ip, IPv6Address):
-        inner = IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
-        ip = inner or (ip.teredo[1] if ip.teredo else ip)
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+    name = pattern.removeprefix("*.")
+    try:
+        made = "" if "*" in name else _plain(URL.build(scheme="http", host=name.strip("[]")))
+    except ValueError:
+        made = ""
+    if not made:
+        raise ConfigError(
+            f"{pattern}: must be a host such as media.example.org or *.example.org, without a scheme, a port or a path"
+        )
+    return f"*.{made}" if name != pattern else made
 
 
-async def fetch(url: str, where: str, limit: int, seconds: float, *, allow_internal: bool = False) -> bytes:
+def _plain(url: URL) -> str:
+    return (url.raw_host or "").rstrip(".").casefold()
+
+
+def _is_allowed(url: URL, hosts: Sequence[str]) -> bool:
+    host = _plain(url)
+    return any(host.endswith(each[1:]) if each.startswith("*.") else host == each for each in hosts)
+
+
+async def fetch(
+    url: str, where: str, limit: int, seconds: float, *, allow_internal: bool = False, hosts: Sequence[str] = ()
+) -> bytes:
     """Return the content of an http or https URL.
 
     Args:
         where: the URL's place in the request, for messages. limit: bytes. seconds: for all of it, redirects included.
+        hosts: those that are called, also for redirects, as :func:`check_host` takes them; empty: any.
 
     Raises:
         InvalidRequestError: it cannot be fetched, is larger, or leads to an internal address.
     """
+    allowed = [check_host(each) for each in hosts]
     connector = aiohttp.TCPConnector(socket_factory=None if allow_internal else _public_socket, use_dns_cache=False)
     session = aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=False
@@ -54,6 +75,8 @@ async def fetch(url: str, where: str, limit: int, seconds: float, *, allow_inter
         async with asyncio.timeout(seconds), session:
             target = URL(url)
             for _ in range(_REDIRECTS + 1):
+                if allowed and not _is_allowed(target, allowed):
+                    raise ValueError(f"the operator of this server does not allow the host {target.host or ''!r:.100}")
                 found = await _get(session, target, limit)
                 if isinstance(found, bytes):
                     return found

@@ -151,8 +151,9 @@ class Reader:
             )
         from omni_media.fetch import fetch
 
-        limits = self._policy
-        data = await fetch(url, where, self._left, limits.fetch_seconds, allow_internal=limits.allow_internal_urls)
+        policy = self._policy
+        internal, hosts = policy.allow_internal_urls, policy.url_hosts
+        data = await fetch(url, where, self._left, policy.fetch_seconds, allow_internal=internal, hosts=hosts)
         return {"data": self._counted(data, where)}
 
     def _path(self, path: Path, where: str) -> dict[str, Any]:

@@ -83,6 +83,12 @@ class _Setting(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gen
 )
 @click.option("--voices", type=_FOLDER, help="Keep uploaded voices in this folder. By default uploads are refused.")
 @click.option("--fetch-urls", is_flag=True, help="Fetch media that requests name by public URLs.")
+@click.option(
+    "--media-host",
+    multiple=True,
+    metavar="HOST",
+    help="Fetch from this host only, or from all below *.NAME; may be repeated.",
+)
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="A web page's origin that may use this server.")
 @click.option("--tls-cert", type=_FILE, help="The certificate, as PEM.")
 @click.option("--tls-key", type=_FILE, help="The certificate's private key.")
@@ -195,6 +201,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         public_metrics=options["public_metrics"],
         voices_dir=options["voices"],
         fetch_urls=options["fetch_urls"],
+        media_hosts=options["media_host"],
         cors_origins=options["cors"],
         drain_seconds=options["drain_seconds"],
         warm_up=not options["no_warm_up"],

@@ -44,17 +44,22 @@ MOST_SCANS = 100
 def policy_of(settings: Settings) -> MediaPolicy:
     """Return the client's policy: no local paths, URLs only if allowed."""
     most = int(settings.limits.body_mib * 2**20)
-    return MediaPolicy(allow_paths=False, allow_urls=settings.fetch_urls, max_bytes=most)
+    hosts = settings.media_hosts if settings.fetch_urls else ()
+    return MediaPolicy(allow_paths=False, allow_urls=settings.fetch_urls, url_hosts=hosts, max_bytes=most)
 
 
 def check_fetching(settings: Settings) -> None:
-    """Raise ConfigError if URLs are to be fetched and what fetches them is not installed."""
+    """Raise ConfigError if URLs are to be fetched and what fetches them is not installed, or the allowed hosts are malformed."""
     if not settings.fetch_urls:
+        if settings.media_hosts:
+            raise ConfigError("media_hosts (--media-host): no URLs are fetched; give fetch_urls (--fetch-urls) too")
         return
     try:
-        import omni_media.fetch  # noqa: F401
+        from omni_media.fetch import check_host
     except InvalidRequestError as error:
         raise ConfigError(f"fetch_urls: {error}") from None
+    for each in settings.media_hosts:
+        check_host(each)
 
 
 async def read_messages(messages: Sequence[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:

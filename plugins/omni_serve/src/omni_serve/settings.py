@@ -113,6 +113,7 @@ class Settings:
         audio_seconds_kept: how long a spoken answer can be referred to by its id.
         audio_answers_kept: how many of them.
         fetch_urls: media may be named by http and https URLs, which are fetched from public addresses only.
+        media_hosts: the hosts of those URLs, exact names or ``*.example.org``, redirects included; empty: any public one.
         hosts: the host names by which clients may call, against web pages that lead a name of theirs to this machine. Empty: any.
         cors_origins: origins of web pages that may use this server.
         ping_seconds: a comment is sent when a stream of events was silent for so long.
@@ -140,6 +141,7 @@ class Settings:
     audio_seconds_kept: float = 3600.0
     audio_answers_kept: int = 4096
     fetch_urls: bool = False
+    media_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     ping_seconds: float = 15.0
