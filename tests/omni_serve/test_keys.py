@@ -110,7 +110,9 @@ def test_an_empty_file_of_keys_lets_nobody_in(tmp_path: Path) -> None:
     ("offered", "chosen"),
     [
         ([], None),
-        (["openai-insecure-api-key.x"], "openai-insecure-api-key.x"),
+        (["openai-insecure-api-key.x"], None),
+        (["OpenAI-Insecure-API-Key.x", "sk-omni-x", "ek_x", "SK-x"], None),
+        (["mine", "openai-insecure-api-key.x", "realtime"], "realtime"),
         (["openai-insecure-api-key.x", "realtime"], "realtime"),
         (["mine", "openai-insecure-api-key.x"], "mine"),
     ],

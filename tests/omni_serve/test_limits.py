@@ -130,12 +130,43 @@ async def test_web_pages_of_others_and_other_names_are_refused(pipe: AsyncPipe) 
             ({"host": "test:8000"}, 200),
         ):
             assert (await http.get("/v1/models", headers=headers)).status_code == status, headers
+        for site, path, status in (
+            ("cross-site", "/v1/models", 403),
+            ("same-site", "/metrics", 403),
+            ("cross-site", "/openapi.json", 403),
+            ("same-origin", "/v1/models", 200),
+            ("none", "/v1/models", 200),
+            ("cross-site", "/", 200),  # a link to the page
+            ("cross-site", "/docs", 200),
+            ("cross-site", "/health", 200),
+        ):
+            assert (await http.get(path, headers={"sec-fetch-site": site})).status_code == status, (site, path)
+        friend = {"sec-fetch-site": "cross-site", "origin": "http://friend"}
+        assert (await http.get("/v1/models", headers=friend)).status_code == 200
+        form = {"sec-fetch-site": "cross-site", "content-type": "text/plain"}
+        answer = await http.post("/v1/chat/completions", content=b"{}", headers=form)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "cross_origin")
         asked = {"origin": "http://friend", "access-control-request-method": "POST"}
         allowed = await http.options("/v1/chat/completions", headers=asked)
         assert allowed.headers["access-control-allow-origin"] == "http://friend"
     async with http_client(create_app(pipe, Settings())) as http:
         refused = await http.options("/v1/chat/completions", headers={**asked, "origin": "http://test"})
         assert "access-control-allow-origin" not in refused.headers
+
+
+async def test_browsers_do_not_guess_what_an_answer_is(pipe: AsyncPipe) -> None:
+    async with http_client(create_app(pipe, Settings(keys={"mine": "the secret"}))) as http:
+        mine = {"authorization": "Bearer the secret"}
+        chat = {"model": "tones", "messages": [{"role": "user", "content": "one"}], "stream": True}
+        for answer in (
+            await http.get("/v1/models", headers=mine),
+            await http.get("/nowhere"),
+            await http.get("/nowhere", headers=mine),
+            await http.get("/docs"),
+            await http.post("/v1/chat/completions", json=chat, headers=mine),
+            await http.post("/v1/chat/completions", content=b"{", headers=mine),
+        ):
+            assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
 
 
 async def test_request_ids(http: httpx2.AsyncClient) -> None:

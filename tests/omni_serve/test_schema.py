@@ -65,7 +65,10 @@ def test_the_document_describes_bodies_keys_and_errors() -> None:
         def health(self) -> dict[str, object]:
             return {}
 
-    document = create_app(Pipe()).openapi()  # type: ignore[arg-type]
+    keyless = create_app(Pipe()).openapi()  # type: ignore[arg-type]
+    assert "security" not in keyless
+    assert "securitySchemes" not in keyless["components"]
+    document = create_app(Pipe(), Settings(keys={"mine": "the secret"})).openapi()  # type: ignore[arg-type]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/ChatRequest"}
     schemas = document["components"]["schemas"]
@@ -74,6 +77,8 @@ def test_the_document_describes_bodies_keys_and_errors() -> None:
     tools, _ = schemas["ChatRequest"]["properties"]["tools"]["anyOf"]
     assert tools["items"]["properties"]["function"]["required"] == ["name"]
     assert document["security"] == [{"key": []}]
+    free = {path for path, operations in document["paths"].items() if operations.get("get", {}).get("security") == []}
+    assert free == {"/health", "/health/ready"}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation["responses"]["default"], path

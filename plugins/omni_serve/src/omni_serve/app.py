@@ -179,10 +179,14 @@ def _describe(app: FastAPI) -> None:
             components = document.setdefault("components", {})
             error = {"type": "object", "properties": {"error": {"type": "object"}}, "required": ["error"]}
             components.setdefault("schemas", {}).update(component_schemas() | {"Error": error})
-            components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            document["security"] = [{"key": []}]
-            for operations in document["paths"].values():
+            guard: Guard = app.state.guard
+            if guard.asks_for_keys:
+                components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"key": []}]
+            for path, operations in document["paths"].items():
                 for operation in operations.values():
+                    if guard.asks_for_keys and path in guard.open_paths:
+                        operation["security"] = []
                     _describe_errors(operation)
         assert app.openapi_schema is not None
         return app.openapi_schema

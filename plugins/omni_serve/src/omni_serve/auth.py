@@ -225,9 +225,12 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def subprotocol(offered: Sequence[str]) -> str | None:
-    """Return the subprotocol that a WebSocket is accepted with: browsers end a connection that is answered with none of theirs."""
-    named = [each for each in offered if not each.startswith(_IN_SUBPROTOCOL)]
-    return next(iter([*named, *offered]), None)
+    """Return the subprotocol that a WebSocket is accepted with: never one that may hold a key, which proxies would log.
+
+    Browsers end a connection that is answered with none of theirs, so they offer another one beside the key: ``realtime``.
+    """
+    named = [each for each in offered if not each.casefold().startswith((_IN_SUBPROTOCOL, "sk-", "ek_"))]
+    return "realtime" if "realtime" in named else next(iter(named), None)
 
 
 def describe(key: Key) -> dict[str, Any]:

@@ -29,6 +29,9 @@ _SAFE_ID = re.compile(rb"[\w.:-]{1,128}")
 
 _READS = ("GET", "HEAD", "OPTIONS")
 
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
+"""Browsers take an answer for what it says that it is."""
+
 _BODY_SECONDS = 60.0
 """The time that a client has to send a whole body."""
 
@@ -124,7 +127,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", identity)]
+                headers = message.get("headers", ())
+                added = [_NOSNIFF, (b"x-request-id", identity)]
+                message["headers"] = [*headers, *(added[1:] if _NOSNIFF in headers else added)]
             await send(message)
 
         try:
@@ -197,6 +202,11 @@ class Guard:
         return key
 
     @property
+    def asks_for_keys(self) -> bool:
+        """Return whether requests need a key, but for open paths."""
+        return not self._is_open
+
+    @property
     def _is_open(self) -> bool:
         return self._keyless or (self._server.keys.is_open and not self._needs_key)
 
@@ -207,15 +217,23 @@ class Guard:
         """
         if not (self._is_open or self._hosts):
             return
-        host = origin = b""
+        host = origin = site = b""
         for name, value in scope["headers"]:
             if name == b"host":
                 host = value
             elif name == b"origin":
                 origin = value
+            elif name == b"sec-fetch-site":
+                site = value
         if self._hosts and host and re.sub(rb":\d+$", b"", host) not in self._hosts:
             raise ApiError(421, "This server is not called by that name (see the setting `hosts`).", code="wrong_host")
-        if self._is_open and origin and origin not in self._origins and origin.partition(b"://")[2] != host:
+        if not self._is_open:
+            return
+        if origin:
+            foreign = origin not in self._origins and origin.partition(b"://")[2] != host
+        else:  # browsers send none with what a page embeds, or links to: the pages themselves
+            foreign = site in (b"cross-site", b"same-site") and get_route_path(scope) not in self.open_paths
+        if foreign:
             raise ApiError(403, "Web pages of other origins may not use this server.", code="cross_origin")
 
     def _bounded(self, scope: Scope, receive: Receive, held: Held) -> Receive:
