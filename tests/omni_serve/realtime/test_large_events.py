@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import websockets
 from omni_serve_clients import running_server, socket_to
+from websockets.frames import Frame, Opcode
 
 from omni_core import AsyncPipe
-from omni_serve import Settings, create_app, listening
-from omni_serve.incoming import MESSAGE_BYTES, Room
+from omni_serve import Settings, create_app, incoming, listening
+from omni_serve.incoming import MESSAGE_BYTES
+from omni_serve.room import Room
 from omni_serve.settings import Limits, RealtimeLimits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -160,7 +162,7 @@ async def test_a_text_with_many_commas_is_one_value(pipe: AsyncPipe) -> None:
 
 
 async def test_sessions_share_a_bound_on_what_they_keep(pipe: AsyncPipe) -> None:
-    app = create_app(pipe, Settings(realtime=RealtimeLimits(memory_mib=1)))
+    app = create_app(pipe, Settings(realtime=RealtimeLimits(memory_mib=2)))
     memory = app.state.server.realtime.memory
     async with socket_to(app, "/v1/realtime") as one, socket_to(app, "/v1/realtime") as other:
         assert (await one.receive_json(), await other.receive_json())[0]["type"] == "session.created"
@@ -171,7 +173,7 @@ async def test_sessions_share_a_bound_on_what_they_keep(pipe: AsyncPipe) -> None
             "conversation.item.done",
         ]
         assert (await other.receive_json())["error"]["code"] == "overloaded"
-        assert 600_000 < memory.used < 601_000
+        assert 600_000 < memory.used < 602_000
         await other.send_json(BY_HAND)
         assert (await other.receive_json())["type"] == "session.updated"
         await other.send_json(json.loads(append(60_000)))  # 7.5 s, of 64 KB each
@@ -183,7 +185,7 @@ async def test_large_events_share_a_budget_and_small_ones_need_none(
     pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room(2**20)
-    monkeypatch.setattr(listening, "Room", lambda: room)
+    monkeypatch.setattr(listening, "Room", lambda most: room)
     async with session(pipe) as socket:
         await socket.send(append(2**18))
         assert await answers(socket)
@@ -197,13 +199,14 @@ async def test_large_events_share_a_budget_and_small_ones_need_none(
 
 async def test_a_key_has_half_of_the_budget() -> None:
     room = Room(100)
-    assert room.take("a", 50)
-    assert not room.take("a", 1)
-    assert room.take("b", 50)
-    assert not room.take("c", 1)
-    room.give("a", 50)
-    assert room.take("c", 50)
-    assert room.used == 100
+    room.add("a", 50)
+    assert not room.has("a", 1)
+    assert room.has("b", 50)
+    room.add("b", 40)
+    assert room.has("c", 10)
+    assert not room.has("c", 11)
+    room.add("a", -50)
+    assert room.has("c", 50)
 
 
 async def test_thousands_of_fragments_are_one_message(pipe: AsyncPipe) -> None:
@@ -211,3 +214,55 @@ async def test_thousands_of_fragments_are_one_message(pipe: AsyncPipe) -> None:
     async with session(pipe) as socket:
         await socket.send([*text, *[""] * 50_000, " "])
         await until(socket, "input_audio_buffer.cleared")
+
+
+async def test_the_text_of_speech_sockets_counts_too(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(realtime=RealtimeLimits(memory_mib=1)))
+    memory = app.state.server.realtime.memory
+    async with socket_to(app, "/v1/audio/speech/stream") as socket:
+        await socket.send_json({"type": "session.config", "model": "tones"})
+        assert (await socket.receive_json())["type"] == "session.started"
+        await socket.send_json({"type": "input.text", "text": "a" * 600_000})
+        assert (await socket.receive_json())["error"]["code"] == "overloaded"
+    assert memory.used == 0
+
+
+async def test_an_event_has_as_many_images_and_recordings_as_a_request(pipe: AsyncPipe) -> None:
+    sound = {"type": "input_audio", "audio": "AAAA"}
+    app = create_app(pipe, Settings(limits=Limits(media_parts=3)))
+    async with socket_to(app, "/v1/realtime") as socket:
+        await socket.receive_json()
+        for count, kind in ((3, "conversation.item.added"), (4, "error")):
+            await socket.send_json(json.loads(say(*[sound] * count)))
+            found = await socket.receive_json()
+            if found["type"] == "conversation.item.done":
+                found = await socket.receive_json()
+            assert found["type"] == kind
+        assert found["error"]["param"] == "item.content[4]"
+
+
+async def test_a_client_that_leaves_in_a_large_event_gives_its_room_back(
+    pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(2**26)
+    monkeypatch.setattr(listening, "Room", lambda most: room)
+    async with (
+        running_server(create_app(pipe, Settings())) as address,
+        websockets.connect(f"ws://{address}/v1/realtime") as socket,
+    ):
+        await socket.recv()
+        text = append(2**22).encode()
+        socket.transport.write(Frame(Opcode.TEXT, text).serialize(mask=True)[:-1000])
+        async with asyncio.timeout(60):
+            while room.used < 2**22:
+                await asyncio.sleep(0.01)
+            socket.transport.abort()
+            while room.used:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_large_event_that_comes_too_slowly_is_told(pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "MESSAGE_SECONDS", 0.3)
+    async with session(pipe) as socket:
+        socket.transport.write(Frame(Opcode.TEXT, append(2**20).encode()).serialize(mask=True)[:-1000])
+        assert await code_of_error(socket) == "event_timeout"

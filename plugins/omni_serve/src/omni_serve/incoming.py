@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, deque
+from collections import deque
+from functools import cached_property
 from typing import Any
 
-from attrs import define, field
 from uvicorn._types import ASGIReceiveEvent
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import Frame, Opcode
@@ -19,6 +19,7 @@ from websockets.frames import Frame, Opcode
 from omni_serve.connections import BoundedSocket
 from omni_serve.errors import ApiError
 from omni_serve.realtime.events import error_event
+from omni_serve.room import Room
 
 MESSAGE_BYTES = 20 * 2**20 + 2**16
 """The largest message: 15 MiB of sound in base64, the most that OpenAI's API takes in one event, and the JSON around it."""
@@ -37,30 +38,6 @@ STEP_BYTES = 2**12
 
 LINGER_SECONDS = 5.0
 """The time in which a client that is refused can read why, while what it still sends is dropped."""
-
-
-@define(eq=False)
-class Room:
-    """A budget of bytes that keys share."""
-
-    most: int = HELD_BYTES
-    used: int = 0
-    _by_key: Counter[str] = field(factory=Counter, init=False)
-
-    def take(self, key: str, size: int) -> bool:
-        """Take bytes; ``False``: there are not so many left, or not for this key."""
-        if self.used + size > self.most or self._by_key[key] + size > self.most // 2:
-            return False
-        self.used += size
-        self._by_key[key] += size
-        return True
-
-    def give(self, key: str, size: int) -> None:
-        """Give bytes back."""
-        self.used -= size
-        self._by_key[key] -= size
-        if not self._by_key[key]:
-            del self._by_key[key]
 
 
 class BoundedWebSocket(BoundedSocket):
@@ -94,7 +71,8 @@ class BoundedWebSocket(BoundedSocket):
 
     def _next(self) -> None:
         piece, self._backlog = self._backlog[:STEP_BYTES], self._backlog[STEP_BYTES:]
-        self._step(bytes(piece))
+        if not self.transport.is_closing():
+            self._step(bytes(piece))
         if self._refused or self.transport.is_closing():
             self._backlog = memoryview(b"")
             return
@@ -116,25 +94,27 @@ class BoundedWebSocket(BoundedSocket):
         if held <= FREE_BYTES:
             self._settle(0)
         elif held > self._partial:
-            if not self._room.take(self._key, held - self._partial):
+            if not self._room.has(self._key, held - self._partial):
                 text = (
                     "The server holds as many large events as it may; send this one again later, or in smaller pieces."
                 )
                 self._refuse(ApiError(429, text, code="overloaded"), 1013)
                 return
+            self._room.add(self._key, held - self._partial)
             self._partial = held
             if self._late is None:
                 self._late = self.loop.call_later(MESSAGE_SECONDS, self._too_late)
 
-    @property
+    @cached_property
     def _key(self) -> str:
+        """The name that bytes are counted under; it stays, whatever is found out later."""
         key: Any = self.scope.get("omni.key") if self.handshake_initiated else None
         return str(key.name) if key is not None else "anyone"
 
     def _settle(self, delivered: int) -> None:
         """Count no partial message any more; ``delivered``: the bytes of it that the application holds from now on."""
         if self._partial > delivered:
-            self._room.give(self._key, self._partial - delivered)
+            self._room.add(self._key, delivered - self._partial)
         self._partial = 0
         if self._late is not None:
             self._late.cancel()
@@ -161,7 +141,7 @@ class BoundedWebSocket(BoundedSocket):
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message; the one before is done with."""
         if self._current:
-            self._room.give(self._key, self._current)
+            self._room.add(self._key, -self._current)
             self._current = 0
         message = await super().receive()
         if message["type"] == "websocket.receive" and self._waiting:
@@ -171,9 +151,7 @@ class BoundedWebSocket(BoundedSocket):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back what is held."""
         self._settle(0)
-        for size in (*self._waiting, self._current):
-            if size:
-                self._room.give(self._key, size)
+        self._room.add(self._key, -sum(self._waiting) - self._current)
         self._waiting.clear()
         self._current = 0
         super().connection_lost(exc)

@@ -23,8 +23,9 @@ import uvicorn
 from omni_core.control.faults import watched
 from omni_core.errors import ConfigError
 from omni_serve.connections import Addresses, BoundedProtocol, Config
-from omni_serve.incoming import MESSAGE_BYTES, BoundedWebSocket, Room
+from omni_serve.incoming import HELD_BYTES, MESSAGE_BYTES, BoundedWebSocket
 from omni_serve.limits import Admission
+from omni_serve.room import Room
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def web_server(
     config = Config(
         app,
         http=BoundedProtocol,
-        ws=partial(BoundedWebSocket, room=Room()),  # type: ignore[arg-type]  # it is only called
+        ws=partial(BoundedWebSocket, room=Room(HELD_BYTES)),  # type: ignore[arg-type]  # it is only called
         ws_max_size=MESSAGE_BYTES,
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=PING_SECONDS,

@@ -28,8 +28,9 @@ from omni_serve.media import check_fetching
 from omni_serve.media_room import MediaRoom
 from omni_serve.metrics import Metrics, Statistics
 from omni_serve.parameters import ParameterNames
-from omni_serve.realtime.open_sessions import Memory, OpenSessions
+from omni_serve.realtime.open_sessions import OpenSessions
 from omni_serve.realtime.vad import detector_class
+from omni_serve.room import Room
 from omni_serve.settings import Settings
 from omni_serve.spoken import SpokenAnswers
 from omni_serve.units import Units
@@ -113,7 +114,7 @@ class Server:
             interface=config.interface or Interface(),
             parameters=ParameterNames(config),
             model=settings.model or config.name or Path(config.model_path).name,
-            realtime=OpenSessions(Memory(int(settings.realtime.memory_mib * 2**20))),
+            realtime=OpenSessions(Room(int(settings.realtime.memory_mib * 2**20))),
         )
 
     @property

@@ -57,9 +57,16 @@ class _Session:
         self._server, self._socket = server, socket
         self._sentences: asyncio.Queue[str | None] = asyncio.Queue()
         self._characters = 0
+        self._key = key_of(socket).name
 
     async def run(self) -> None:
         """Serve the connection until ``input.done`` and the last sound."""
+        try:
+            await self._run()
+        finally:
+            self._server.realtime.memory.add(self._key, -self._characters)
+
+    async def _run(self) -> None:
         kind, config = await self._receive(CONFIG_SECONDS)
         if kind != "session.config":
             raise invalid(f"{kind}: the first message must be session.config", "type")
@@ -84,6 +91,9 @@ class _Session:
                 text = fields.get("text")
                 if not isinstance(text, str):
                     raise invalid("text: must be text", "text", "invalid_type")
+                if not self._server.realtime.memory.has(self._key, len(text)):
+                    raise ApiError(429, "The sessions of this server keep as much text as they may.", code="overloaded")
+                self._server.realtime.memory.add(self._key, len(text))
                 self._characters += len(text)
                 if self._characters > most:
                     raise ApiError(413, f"text: over the limit of {most} characters", param="text")

@@ -97,7 +97,7 @@ class Item:
     @property
     def size(self) -> int:
         """Bytes that it takes."""
-        return len(self.text) + sum(len(part.data) + len(part.text or "") for part in self.content) + 200
+        return len(self.text) + sum(len(part.data) + len(part.text or "") + 400 for part in self.content) + 200
 
     def shown(self, audio: Wire | None = None) -> dict[str, Any]:
         """Return it as clients see it."""

@@ -66,7 +66,9 @@ async def _started(server: Server, socket: WebSocket) -> Live:
     expires = int(time.time() + limits.session_seconds)
 
     def make(config: SessionConfig) -> Session:
-        return Session(offer, config, limits, DETECTORS[limits.detector], expires, server.realtime.memory)
+        return Session(
+            offer, config, limits, DETECTORS[limits.detector], expires, key_of(socket).name, server.realtime.memory
+        )
 
     return Live.start(event, offer, make, asyncio.get_running_loop().time(), expires)
 

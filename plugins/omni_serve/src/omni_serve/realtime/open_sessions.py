@@ -12,29 +12,15 @@ from attrs import define, field
 
 from omni_serve.auth import LENT, digest
 from omni_serve.errors import ApiError
+from omni_serve.room import Room
 from omni_serve.settings import RealtimeLimits
 
 
 @define(eq=False)
-class Memory:
-    """The bytes that the sessions of a server keep together: recordings, images and texts of their conversations, and sound."""
-
-    most: int = 2**31
-    used: int = 0
-
-    def check(self, size: int) -> None:
-        """Raise ApiError 429 if there is no room for so many more bytes."""
-        if self.used + size > self.most:
-            raise ApiError(
-                429, "The server's sessions keep as much as they may together.", code="overloaded", retry_after=5
-            )
-
-
-@define(eq=False)
 class OpenSessions:
-    """The sessions of a server, by the name of their key."""
+    """The sessions of a server, by the name of their key. ``memory``: what their conversations keep, and the sound that waits."""
 
-    memory: Memory = field(factory=Memory)
+    memory: Room = field(factory=lambda: Room(2**31))
     count: int = 0
     _by_key: Counter[str] = field(factory=Counter)
     _configs: dict[str, tuple[float, dict[str, Any], str]] = field(factory=dict, repr=False)

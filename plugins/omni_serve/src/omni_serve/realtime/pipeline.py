@@ -11,7 +11,7 @@ from attrs import frozen
 from omni_core.protocol.messages import OmniRequest
 from omni_serve.auth import Key
 from omni_serve.calls import Call
-from omni_serve.errors import ApiError
+from omni_serve.errors import ApiError, invalid
 from omni_serve.media import check_media, read_messages
 from omni_serve.realtime.actions import Start, Transcribe
 from omni_serve.realtime.audio import Wire
@@ -109,8 +109,12 @@ class Turns:
         Raises:
             ApiError: 400 or 413.
         """
-        most = int(self.server.settings.realtime.history_mib * 2**20)
+        most, left = int(self.server.settings.realtime.history_mib * 2**20), self.server.settings.limits.media_parts
         for part, where in _parts(event):
+            left -= part.get("type") in ("input_image", "input_audio")
+            if left < 0:
+                limit = self.server.settings.limits.media_parts
+                raise invalid(f"{where}: more recordings and images than the limit of {limit} (media_parts)", where)
             if part.get("type") == "input_image":
                 url = {name: part[name] for name in ("detail",) if part.get(name) is not None}
                 image = {"type": "image_url", "image_url": {"url": part.get("image_url"), **url}}

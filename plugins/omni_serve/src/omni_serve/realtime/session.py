@@ -22,9 +22,9 @@ from omni_serve.realtime.conversation import Conversation
 from omni_serve.realtime.events import error_of, id_of, kind_of, new_id, value_of
 from omni_serve.realtime.input_turns import InputTurns, TurnBegun
 from omni_serve.realtime.items import Item, Part, read_item
-from omni_serve.realtime.open_sessions import Memory
 from omni_serve.realtime.reply import Event, Reply, Status
 from omni_serve.realtime.vad import Detector, EnergyDetector
+from omni_serve.room import Room
 from omni_serve.settings import RealtimeLimits
 from omni_serve.tool_formats import tool_reader
 
@@ -38,7 +38,8 @@ class Session:
     limits: RealtimeLimits = field(factory=RealtimeLimits)
     detector: Callable[[], Detector] = EnergyDetector
     expires_at: int | None = None
-    memory: Memory = field(factory=Memory)
+    key: str = ""
+    memory: Room = field(factory=lambda: Room(2**31))
     ids: Callable[[str], str] = new_id
     identity: str = field(init=False)
     conversation: Conversation = field(init=False)
@@ -96,7 +97,7 @@ class Session:
 
     def close(self) -> None:
         """End the session: it keeps nothing any more."""
-        self.memory.used -= self._kept
+        self.memory.add(self.key, -self._kept)
         self._kept = 0
 
     def text(self, reply: str, text: str) -> list[Action]:
@@ -189,7 +190,7 @@ class Session:
         wire, most = self.config.audio.input.format.wire, self.conversation.most_bytes
         item = read_item(event.get("item"), self.ids("item"), wire, most)
         check_item(item, self.offer, most)
-        self.memory.check(item.size)
+        self._check_memory(item.size)
         self.conversation.check_room(item, "item")
         self._add(item, previous)
 
@@ -228,7 +229,7 @@ class Session:
         if self.offer.inputs and "audio" not in self.offer.inputs:
             raise invalid("audio: this pipeline takes no sound", "audio", "unsupported_value")
         vad = self.config.audio.input.turn_detection
-        self.memory.check(int(self.config.audio.input.format.wire.milliseconds(len(data)) * INPUT_RATE * 4 / 1000))
+        self._check_memory(int(self.config.audio.input.format.wire.milliseconds(len(data)) * INPUT_RATE * 4 / 1000))
         for each in self._heard.append(data):
             if isinstance(each, TurnBegun):
                 self._turn = self.ids("item")
@@ -351,6 +352,12 @@ class Session:
             self._send("conversation.item.deleted", item_id=item.id)
         self._items_size = self.conversation.size
 
+    def _check_memory(self, size: int) -> None:
+        """Raise ApiError 429 if the sessions of the server, or of the key, keep as much as they may."""
+        if not self.memory.has(self.key, size):
+            text = "The sessions of this key, or of the server, keep as much as they may together (memory_mib)."
+            raise ApiError(429, text, code="overloaded", retry_after=5)
+
     # --- events out -------------------------------------------------------------------------------------------------
     def shown(self) -> dict[str, Any]:
         """Return the session as clients see it."""
@@ -366,7 +373,8 @@ class Session:
 
     def _take(self) -> list[Action]:
         kept = self._items_size + self._heard.size
-        self.memory.used += kept - self._kept
-        self._kept = kept
+        if kept != self._kept:
+            self.memory.add(self.key, kept - self._kept)
+            self._kept = kept
         taken, self._actions = self._actions, []
         return taken

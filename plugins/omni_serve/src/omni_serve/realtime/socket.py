@@ -65,7 +65,9 @@ def _session(server: Server, socket: WebSocket) -> Session:
     server.check_model(model)
     config = config.model_copy(update={"model": model})
     expires = int(time.time() + limits.session_seconds)
-    return Session(offer, config, limits, DETECTORS[limits.detector], expires, server.realtime.memory)
+    return Session(
+        offer, config, limits, DETECTORS[limits.detector], expires, key_of(socket).name, server.realtime.memory
+    )
 
 
 class Connection:
