@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import websockets
 from omni_serve_clients import running_server, socket_to
+from starlette.types import Receive, Scope, Send
 from websockets.frames import Frame, Opcode
 
 from omni_core import AsyncPipe
@@ -106,21 +107,15 @@ async def test_sound_that_is_no_base64_at_its_end_is_not_taken_in_part(pipe: Asy
 async def test_a_larger_event_is_told_before_the_connection_is_closed(pipe: AsyncPipe, fragmented: bool) -> None:
     text = append(MOST_SOUND + 2**20)
     assert len(text) > MESSAGE_BYTES
+    pieces = [text[at : at + 2**20] for at in range(0, len(text), 2**20)]
     async with session(pipe) as socket:
+        sending = asyncio.ensure_future(socket.send(pieces if fragmented else text))
+        assert await code_of_error(socket) == "event_too_large"
         with pytest.raises(websockets.ConnectionClosed) as closed:
-            await asyncio.gather(
-                socket.send([text[at : at + 2**20] for at in range(0, len(text), 2**20)] if fragmented else text),
-                _refused(socket),
-            )
+            await until(socket, "session.updated")
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
-
-
-async def _refused(socket: Any) -> None:
-    assert await code_of_error(socket) == "event_too_large"
-    async for _ in socket:
-        pass
-    raise AssertionError("the connection was closed in order")
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def test_an_item_over_the_limit_of_the_history_is_told(pipe: AsyncPipe) -> None:
@@ -266,3 +261,30 @@ async def test_a_large_event_that_comes_too_slowly_is_told(pipe: AsyncPipe, monk
     async with session(pipe) as socket:
         socket.transport.write(Frame(Opcode.TEXT, append(2**20).encode()).serialize(mask=True)[:-1000])
         assert await code_of_error(socket) == "event_timeout"
+
+
+async def test_what_a_busy_application_has_not_read_is_given_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, done = Room(2**26), asyncio.Event()
+    monkeypatch.setattr(listening, "Room", lambda most: room)
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if scope["type"] == "lifespan":
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+        else:
+            await send({"type": "websocket.accept"})
+            await receive()  # one is being worked on, another waits
+            await done.wait()
+
+    async with running_server(busy) as address, websockets.connect(f"ws://{address}/") as socket:
+        for _ in range(2):
+            await socket.send(append(2**20))
+        async with asyncio.timeout(60):
+            while room.used < 2 * 2**20:
+                await asyncio.sleep(0.01)
+            socket.transport.abort()
+            while room.used:
+                await asyncio.sleep(0.01)
+        done.set()
