@@ -264,6 +264,9 @@ async def test_a_large_event_that_comes_too_slowly_is_told(pipe: AsyncPipe, monk
 
 
 async def test_what_a_busy_application_has_not_read_is_given_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        listening, "PING_SECONDS", 2.0
+    )  # while nothing is read, only this tells that the client has gone
     room, done = Room(2**26), asyncio.Event()
     monkeypatch.setattr(listening, "Room", lambda most: room)
 

@@ -36,8 +36,8 @@ MESSAGE_SECONDS = 60.0
 STEP_BYTES = 2**12
 """Read from a connection before the others get their turn: a few bytes may be a whole frame, and cost as much as a large one."""
 
-LINGER_SECONDS = 5.0
-"""The time in which a client that is refused can read why, while what it still sends is dropped."""
+LINGER_SECONDS, QUIET_SECONDS = 5.0, 0.5
+"""The time in which a client that is refused can read why, while what it still sends is dropped: at most, and after its last byte."""
 
 
 class BoundedWebSocket(BoundedSocket):
@@ -55,10 +55,12 @@ class BoundedWebSocket(BoundedSocket):
         self._late: asyncio.TimerHandle | None = None
         self._backlog = memoryview(b"")
         self._refused = self._app_paused = False
+        self._until = 0.0
 
     def data_received(self, data: bytes) -> None:
         """Read in steps. Nothing more is read from the connection before the last of them."""
         if self._refused:
+            self._linger()
             return
         if len(data) <= STEP_BYTES and not self._backlog:
             self._step(data)
@@ -179,5 +181,11 @@ class BoundedWebSocket(BoundedSocket):
         text = json.dumps(error_event(error)).encode()
         self.transport.write(Frame(Opcode.TEXT, text).serialize(mask=False) + b"".join(self.conn.data_to_send()))
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": error.message})
-        self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._until = self.loop.time() + LINGER_SECONDS
+        self._linger()
         self.transport.resume_reading()
+
+    def _linger(self) -> None:
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_at(min(self.loop.time() + QUIET_SECONDS, self._until), self.transport.close)
