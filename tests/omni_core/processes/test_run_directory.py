@@ -115,3 +115,10 @@ def test_a_folder_that_somebody_else_has_made_is_not_used(tmp_path: Path, monkey
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(StartupError, match="made by somebody else"):
         restore_directory(tmp_path)
+
+
+def test_without_room_for_temporary_files_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(ConfigError, match=r"^no temporary file can be made \(.*\): set TMPDIR .* see `ulimit -f`$"):
+        run_directory(None)

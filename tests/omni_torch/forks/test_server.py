@@ -246,3 +246,43 @@ def test_descriptors_that_were_lost_are_a_reply() -> None:
         ours.shutdown(socket.SHUT_WR)
         assert not fork_main._ForkServer(theirs)._receive()
         assert json.loads(ours.recv(1000)) == [7, 0, "the limit of open files is reached (ulimit -n)"]
+
+
+async def test_a_server_that_stands_still_is_replaced(
+    server: ForkServer,
+    spec: ProcessSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("omni_torch.forks.server.FORK_SECONDS", 0.2)
+    first = start(spec, server)
+    await first.launched
+    stopped = pid_of(server)
+    os.kill(stopped, signal.SIGSTOP)
+    others = [start(evolve(spec, endpoint=f"ipc://{tmp_path}/{n}"), server) for n in range(2)]
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(each.launched for each in others))
+    assert not psutil.pid_exists(stopped)
+    assert "the fork server has not answered for 0.2 s" in caplog.text
+    assert first.running
+    last = start(evolve(spec, endpoint=f"ipc://{tmp_path}/last"), server)
+    await last.launched
+    assert await is_a_fork(last.pid)
+    await stop(first, *others, last)
+
+
+async def test_an_import_has_more_time_than_a_fork(
+    server: ForkServer, spec: ProcessSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omni_torch.forks.server.FORK_SECONDS", 0.1)
+    (tmp_path / "late_module.py").write_text("import time\ntime.sleep(0.5)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    first = start(spec, server)
+    await first.launched
+    before = pid_of(server)
+    slow = start(evolve(spec, endpoint=f"ipc://{tmp_path}/slow", preload=["late_module"]), server)
+    await slow.launched
+    assert pid_of(server) == before
+    assert await is_a_fork(slow.pid)
+    await stop(first, slow)

@@ -17,13 +17,27 @@ LONGEST_SOCKET_PATH = 107
 """The limit of the address of a Unix-domain socket in bytes."""
 
 
+def temporary_directory() -> str:
+    """Return the folder where temporary files go.
+
+    Raises:
+        ConfigError: there is none that can be written.
+    """
+    try:
+        return tempfile.gettempdir()
+    except OSError as error:
+        raise ConfigError(
+            f"no temporary file can be made ({error.strerror}): set TMPDIR to a folder with room that you may write; see `ulimit -f`"
+        ) from None
+
+
 def run_directory(base_path: str | None) -> Path:
     """A private (0700) folder for one run's sockets, in ``base_path`` or where temporary files go.
 
     Raises:
         ConfigError: ``base_path`` cannot be used.
     """
-    base = base_path or tempfile.gettempdir()
+    base = base_path or temporary_directory()
     too_long = len(os.fsencode(base)) + len("/omni-12345678/coordinator.sock") > LONGEST_SOCKET_PATH
     if too_long and base_path is not None:
         raise ConfigError(

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import struct
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from attrs import frozen
 from click.shell_completion import CompletionItem
 
 from omni_core.errors import ConfigError, OmniError, did_you_mean
+from omni_core.processes.run_directory import temporary_directory
 from omni_core.protocol.messages import StatusReport
 from omni_terminal.status_client import StatusClient, is_private, running
 
@@ -153,7 +153,7 @@ def chosen(asked: str | None) -> Run:
         names = [*(run.name for run in there), *(str(run.pid) for run in there)]
         raise ConfigError(f"no running pipeline is called {asked!r}{did_you_mean(asked, names)}{listed}")
     raise ConfigError(
-        f"no pipeline runs here (none of {tempfile.gettempdir()}/omni-*); "
+        f"no pipeline runs here (none of {temporary_directory()}/omni-*); "
         "if its config sets endpoints.base_path, give its folder"
     )
 

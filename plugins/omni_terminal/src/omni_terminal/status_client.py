@@ -14,6 +14,7 @@ from typing import Any
 
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import OmniError
+from omni_core.processes.run_directory import temporary_directory
 from omni_core.protocol.messages import ProfileDone, ProfileRequest, StatusReport, StatusRequest
 from omni_core.protocol.operations import Change, OperationCancel, OperationDone, OperationRequest, OperationStep
 
@@ -23,7 +24,7 @@ _WRITING_SECONDS = 120.0
 
 def running() -> list[Path]:
     """The run folders of this user with a coordinator's socket. Its pipeline may have ended."""
-    folders = Path(tempfile.gettempdir()).glob("omni-*")
+    folders = Path(temporary_directory()).glob("omni-*")
     return sorted(folder for folder in folders if is_private(folder) and (folder / "coordinator.sock").exists())
 
 

@@ -26,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 _REPLY_BYTES = 16384
 
+FORK_SECONDS, IMPORT_SECONDS = 10.0, 120.0
+"""Seconds that a server has to fork, if it has imported all that is to be shared, and if it has not. It takes milliseconds, and seconds;
+one that is stopped or hangs is replaced.
+"""
+
 
 class ForkServer:
     """One server, started when it is first needed and again when it has ended. Methods are called on one event loop."""
@@ -37,6 +42,7 @@ class ForkServer:
         self._numbers = count()
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._problem = ""
+        self._imported: set[str] = set()
 
     def start(self, defaults: Mapping[str, str]) -> None:
         """Start the server, unless it runs with the environment and in the folder that a new process would have.
@@ -60,6 +66,7 @@ class ForkServer:
                 env=place[0] | ROOM,
             )
         ours.setblocking(False)
+        self._imported = set()
         self._connection, self._place = ours, place
         asyncio.get_running_loop().add_reader(ours, self._read)
 
@@ -72,19 +79,39 @@ class ForkServer:
         Returns:
             Its pid. If it is cancelled, the process is ended. OSError: it must be started in another way.
         """
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
         try:
             if self._problem:
                 raise OSError(self._problem)
             self.start(spec.env)
             assert self._connection is not None
             number = next(self._numbers)
-            socket.send_fds(self._connection, [json.dumps([number, spec.name, preload_of(spec)]).encode()], descriptors)
+            preload = preload_of(spec)
+            socket.send_fds(self._connection, [json.dumps([number, spec.name, preload]).encode()], descriptors)
         except OSError as error:
             future.set_exception(error)
         else:
             self._waiting[number] = future
+            # One that has answered has imported what every process needs.
+            seconds = FORK_SECONDS if {"", *preload} <= self._imported else IMPORT_SECONDS
+            timer = loop.call_later(seconds, self._give_up, number, seconds)
+
+            def answered(future: asyncio.Future[int]) -> None:
+                timer.cancel()
+                if not future.cancelled() and future.exception() is None:
+                    self._imported.update(preload, [""])
+
+            future.add_done_callback(answered)
         return future
+
+    def _give_up(self, number: int, seconds: float) -> None:
+        """Replace a server that does not answer."""
+        if number in self._waiting:
+            logger.warning(
+                "the fork server has not answered for %g s: it is ended, and what waited starts slowly", seconds
+            )
+            self._end()
 
     def close(self) -> None:
         """End the server. Its forks go on."""
