@@ -168,6 +168,25 @@ def test_environment_variables_of_the_file_need_trust(untrusted: Any, monkeypatc
     assert (trusted.env, trusted.withheld) == (hostile, [])
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"stages": None},
+        {"stages": [1]},
+        {"stages": [{"name": "decode", "project_payload": ["os:system"]}]},
+        {"stages": [{"name": "decode", "injected": ["os:system"]}]},
+        {"stages": [{"name": "decode", "factory_args": "os:system"}]},
+        {"stages": [{"name": "decode", "injected": {"tp_size": "2"}}]},
+        {"kernels": {"rms_norm": [{"name": "k"}]}},
+        {"kernels": [1]},
+        {"env": ["LD_PRELOAD"]},
+    ],
+)
+def test_a_damaged_capsule_is_an_error_of_one_line(damage: dict[str, Any], untrusted: Any) -> None:
+    with pytest.raises(CapsuleError, match=r"^stage 'decode'|^kernel 'k'"):
+        untrusted(stage_of("demo", "decode"), process=damage)
+
+
 def test_ranks_are_refused_wherever_they_are_named(untrusted: Any) -> None:
     spec = stage_of("demo", "thinker")
     many = attrs.evolve(spec, injected={**spec.injected, "tp_size": 2})

@@ -71,8 +71,15 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
         trust: run whatever it names, with its environment variables.
 
     Raises:
-        CapsuleError: the capsule has no inputs of it, or what it names cannot be run here, or not without ``trust``.
+        CapsuleError: the capsule has no inputs of it, or what it names cannot be run here, or not without ``trust``, or it is damaged.
     """
+    try:
+        return _rebuilt(capsule, record, model=model, device=device, trust=trust)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CapsuleError(f"stage {record.stage!r}: a damaged capsule: {type(error).__name__}: {error}") from error
+
+
+def _rebuilt(capsule: Capsule, record: StageRecord, *, model: str | None, device: str | None, trust: bool) -> Rebuilt:
     where = f"stage {record.stage!r}"
     if not record.inputs:
         raise CapsuleError(
