@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx2
 import pytest
-from omni_serve_clients import http_client
+import websockets
+from omni_serve_clients import http_client, running_server
 
 from omni_core import AsyncPipe
-from omni_serve import Settings, bodies, create_app
+from omni_serve import Settings, bodies, create_app, images
 from omni_serve.admin import create_admin_app
 from omni_serve.bodies import Base64, encoded
-from omni_serve.settings import Limits
+from omni_serve.errors import ApiError
+from omni_serve.settings import Limits, RealtimeLimits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -116,3 +120,48 @@ async def test_bytes_in_an_answer_are_written_as_base64(monkeypatch: pytest.Monk
     data = {"a": Base64(b"\x00\xff5678"), "b": [Base64(b""), {"c": Base64(b"7")}], "d": 'é"'}
     expected = {"a": base64.b64encode(b"\x00\xff5678").decode(), "b": ["", {"c": "Nw=="}], "d": 'é"'}
     assert json.loads(await encoded(data)) == expected
+
+
+async def test_many_values_of_an_event_are_refused(pipe: AsyncPipe) -> None:
+    """On every WebSocket; where a session goes on after a wrong event, it does."""
+    many = json.dumps({"type": "session.update", "session": {"x": [[]] * 50_000}})
+    async with running_server(create_app(pipe, Settings())) as address, asyncio.timeout(60):
+        for path in ("audio/speech/stream", "live/sessions", "realtime"):
+            async with websockets.connect(f"ws://{address}/v1/{path}") as socket:
+                if path == "realtime":
+                    assert json.loads(await socket.recv())["type"] == "session.created"
+                await socket.send(many)
+                event = json.loads(await socket.recv())
+                assert (event["type"], event["error"]["code"]) == ("error", "too_many_values"), path
+                if path == "realtime":
+                    await socket.send(json.dumps({"type": "input_audio_buffer.clear"}))
+                    assert json.loads(await socket.recv())["type"] == "input_audio_buffer.cleared"
+
+
+async def test_speech_over_sockets_counts_as_sessions(pipe: AsyncPipe) -> None:
+    settings = Settings(realtime=RealtimeLimits(sessions=2))
+    async with running_server(create_app(pipe, settings)) as address, asyncio.timeout(60), AsyncExitStack() as stack:
+        path = f"ws://{address}/v1/audio/speech/stream"
+        for _ in range(2):
+            socket = await stack.enter_async_context(websockets.connect(path))
+            await socket.send(json.dumps({"type": "session.config", "model": "tones"}))
+            assert json.loads(await socket.recv())["type"] == "session.started"
+        async with websockets.connect(path) as socket:
+            event = json.loads(await socket.recv())
+        assert event["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.parametrize("value", ["[" * 9000, "[" * 100_000, "1" * 5000, " " * 20_000 + "1"])
+async def test_fields_of_forms_are_numbers_or_errors(value: str) -> None:
+    with pytest.raises(ApiError, match="must be of the type integer"):
+        images._typed("n", value, "integer")
+
+
+async def test_pieces_of_media_are_counted_before_they_are_looked_at(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omni_serve.media.check_media", pytest.fail)
+    content = [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}] * 65
+    answer = await http.post("/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": content}]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+    assert "65 pieces of media" in answer.text

@@ -120,10 +120,10 @@ class ChatMessages:
 
 def _check_results(messages: list[dict[str, Any]]) -> None:
     """Raise ApiError 400 for the result of a call that the assistant's turn before it has not."""
-    calls: list[str] = []
+    calls: set[str] = set()
     for index, message in enumerate(messages):
         if message["role"] != "tool":
-            calls = [call["id"] for call in message.get("tool_calls", ())]
+            calls = {call["id"] for call in message.get("tool_calls", ())}
         elif message["tool_call_id"] not in calls:
             where = f"messages[{index}].tool_call_id"
             raise invalid(f"{where}: the assistant's message before it has no call of this id", where, "invalid_value")

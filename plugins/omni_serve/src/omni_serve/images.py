@@ -51,6 +51,10 @@ _NEUTRAL: dict[str, tuple[str, ...]] = {
 """Values of OpenAI's parameters of images that change nothing here, where the pipeline has no parameter of the name."""
 
 
+_TYPED_CHARACTERS = 10_000
+"""The longest field of a form that is read as a number, a truth value, or a list of them."""
+
+
 class ImageRequest(BaseModel):
     """A prompt. Further keys are parameters of the pipeline; one that it does not honour is an error."""
 
@@ -151,8 +155,8 @@ def _typed(name: str, value: str, kind: str) -> Any:
     if kind == "string":
         return value
     try:
-        return json.loads(value)
-    except ValueError:
+        return json.loads(value if len(value) <= _TYPED_CHARACTERS else "")
+    except (ValueError, RecursionError):
         raise invalid(f"{name}: must be of the type {kind}, is {shown(value)}", name, "invalid_type") from None
 
 
