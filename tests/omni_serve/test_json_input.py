@@ -132,8 +132,8 @@ def test_long_texts_that_are_no_media_are_refused(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("data", [b"{", b'{"a', b"\\", b'"\\', b"", b'\xff"', b"[1,]", b"nul", "x", '"\ud800"'])
-async def test_what_is_no_json_is_told_by_the_parser(data: bytes | str) -> None:
+@pytest.mark.parametrize("data", [b"{", b'{"a', b"\\", b'"\\', b"", b'\xff"', b"[1,]", b"nul"])
+async def test_what_is_no_json_is_told_by_the_parser(data: bytes) -> None:
     with pytest.raises(ValidationError, match="Invalid JSON"):
         await read_json(data, ANYTHING.validate_json, Limits())
 
@@ -149,7 +149,7 @@ async def test_large_json_is_read_in_a_thread() -> None:
         return ANYTHING.validate_json(data)
 
     for size in (10, json_input.INLINE_BYTES):
-        assert await read_json('"' + "é" * size + '"', parse, Limits()) == "é" * size
+        assert await read_json(b'"' + b"x" * size + b'"', parse, Limits()) == "x" * size
     assert threads == [True, False]
 
 
