@@ -12,12 +12,17 @@ import httpx2
 import pytest
 import websockets
 from omni_serve_clients import http_client, running_server
+from pydantic import BaseModel, ValidationError
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, bodies, create_app, images
 from omni_serve.admin import create_admin_app
 from omni_serve.bodies import Base64, encoded
+from omni_serve.chat import ChatRequest
 from omni_serve.errors import ApiError
+from omni_serve.realtime.config import SessionConfig
+from omni_serve.realtime.live import LiveStart
+from omni_serve.responses import ResponsesRequest
 from omni_serve.settings import Limits, RealtimeLimits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -139,3 +144,23 @@ async def test_speech_over_sockets_counts_as_sessions(pipe: AsyncPipe) -> None:
 async def test_fields_of_forms_are_numbers_or_errors(value: str) -> None:
     with pytest.raises(ApiError, match="must be of the type integer"):
         images._typed("n", value, "integer")
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (ChatRequest, {"model": "m", "messages": [1] * 1000}),
+        (ChatRequest, {"model": "m", "messages": [{}], "tools": [1] * 1000}),
+        (ChatRequest, {"model": "m", "messages": [{}], "modalities": [1] * 1000}),
+        (ResponsesRequest, {"model": "m", "input": [1] * 1000}),
+        (ResponsesRequest, {"model": "m", "input": "a", "tools": [1] * 1000}),
+        (SessionConfig, {"tools": [1] * 1000}),
+        (LiveStart, {"model": "m", "input": [1] * 1000}),
+        (LiveStart, {"model": "m", "input": [{"type": "message", "role": "user", "content": [1] * 1000}]}),
+    ],
+)
+async def test_a_list_of_wrong_items_is_one_problem(model: type[BaseModel], fields: dict[str, Any]) -> None:
+    """Only the first is told, and each takes as long as ten values."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(fields)
+    assert caught.value.error_count() <= 5

@@ -133,7 +133,7 @@ class SessionConfig(BaseModel):
     output_modalities: list[Literal["text", "audio"]] = Field(default=["audio"], min_length=1, max_length=1)
     instructions: str = ""
     audio: Audio = Audio()
-    tools: list[FunctionTool] = Field(default=[])
+    tools: list[FunctionTool] = Field(default=[], fail_fast=True)
     tool_choice: Literal["auto", "none"] = "auto"
     max_output_tokens: int | Literal["inf"] = "inf"
     include: list[str] | None = Field(default=None, max_length=0)

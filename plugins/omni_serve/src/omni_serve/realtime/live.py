@@ -91,7 +91,7 @@ class LiveItem(Strict):
 
     type: Literal["message"] = "message"
     role: Literal["developer", "system", "user", "assistant"]
-    content: list[LiveText] = Field(min_length=1)
+    content: list[LiveText] = Field(min_length=1, fail_fast=True)
     id: str | None = None
     status: Literal["incomplete", "completed"] | None = None
 
@@ -110,7 +110,7 @@ class LiveStart(BaseModel):
     model: str
     instructions: str | None = None
     audio: LiveAudio = LiveAudio()
-    input: list[LiveItem] | None = None
+    input: list[LiveItem] | None = Field(None, fail_fast=True)
     store: Literal[False] | None = None
     delegation: LiveDelegation | None = None
     triggers: list[Any] | None = Field(default=None, max_length=0)
