@@ -31,7 +31,7 @@ values = st.recursive(
 
 
 def tokens(value: Any) -> int:
-    """How many commas, colons and opening brackets JSON has outside of its strings."""
+    """Return the number of commas, colons and opening brackets outside of strings."""
     if isinstance(value, dict):
         return 1 + len(value) + max(0, len(value) - 1) + sum(map(tokens, value.values()))
     if isinstance(value, list):

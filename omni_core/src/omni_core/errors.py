@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -147,7 +146,7 @@ def did_you_mean(name: object, known: Iterable[str], *, listing: str = "there ar
     if isinstance(name, str) and len(name) <= NAME_CHARACTERS and (near := get_close_matches(name, names, 1)):
         return f"; did you mean {near[0]!r}?"
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"; {listing}: {', '.join(islice(names, LISTED)) or 'none'}{more}"
+    return f"; {listing}: {', '.join(names[:LISTED]) or 'none'}{more}"
 
 
 MAX_CHARACTERS = 8_000

@@ -84,7 +84,7 @@ class BodyBudget:
 
 @define(eq=False)
 class Held:
-    """What one request holds of the budget."""
+    """The part of the budget that one request holds."""
 
     _budget: BodyBudget
     key: str = ""

@@ -24,7 +24,7 @@ INLINE_BYTES = 64 * 1024
 """JSON up to this size is read in the event loop: a thread would take longer."""
 
 PIECE_BYTES = 128 * 1024
-"""What is counted at a time."""
+"""Bytes that are counted at a time."""
 
 VALUE_BYTES = 32
 """Bytes outside of strings for each value that is allowed: long numbers take time by their square."""
