@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -164,3 +165,25 @@ async def test_a_list_of_wrong_items_is_one_problem(model: type[BaseModel], fiel
     with pytest.raises(ValidationError) as caught:
         model.model_validate(fields)
     assert caught.value.error_count() <= 5
+
+
+async def test_what_is_not_json_is_not_read(http: httpx2.AsyncClient) -> None:
+    read = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        read.append(True)
+        yield b"{}"
+
+    for kind, code in (("text/plain", "invalid_json"), ("application/vnd.api+json", "missing_required_parameter")):
+        answer = await http.post("/v1/chat/completions", content=pieces(), headers={"content-type": kind})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+    assert len(read) == 1
+
+
+async def test_the_operator_may_send_no_body(pipe: AsyncPipe) -> None:
+    admin = http_client(create_admin_app(create_app(pipe, Settings()).state.server, keyless=True))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for headers, content, status in ((form, b"", 200), ({}, b"", 409), (form, b"torch=a", 400)):
+        answer = await admin.post("/profile/start", content=content, headers=headers)
+        assert answer.status_code == status, answer.text
+    assert (await admin.post("/profile/stop")).status_code == 200

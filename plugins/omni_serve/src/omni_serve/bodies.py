@@ -55,12 +55,13 @@ async def body_of(request: Request, model: type[M], *, media: Collection[str] = 
     Raises:
         ApiError: 400, it is no JSON; 413, it is too large. pydantic.ValidationError: it is of another form; the application answers that.
     """
+    kind = request.headers.get("content-type", "application/json")
+    is_json = kind.startswith("application/json") or "+json" in kind
     limits = server_of(request).settings.limits
-    body = await _content(request, limits.body_mib if media else limits.text_body_mib)
+    body = await _content(request, limits.body_mib if media else limits.text_body_mib) if is_json or empty else None
     if not body and empty is not None:
         return empty
-    kind = request.headers.get("content-type", "application/json")
-    if not kind.startswith("application/json") and "+json" not in kind:
+    if body is None or not is_json:
         raise invalid(f"The body must be JSON (content-type: application/json), is {shown(kind)}", code="invalid_json")
     return await read_json(body, model.model_validate_json, limits, media)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -32,6 +33,8 @@ VALUE_BYTES = 32
 KEY_CHARACTERS = 1000
 """The longest key of an object: keys are names, which messages tell and which are looked for among others."""
 
+_THREADS = ThreadPoolExecutor(2, "json")  # not the loop's own, where media of others may take long
+
 _ESCAPES_OF_CHARACTER, _BYTES_OF_CHARACTER = 2, 12
 """Backslashes, and bytes in JSON, of one character of a text at most; media in base64 have one backslash for 60 characters, if at all."""
 _EVENT = TypeAdapter(dict[str, Any])
@@ -53,7 +56,7 @@ async def read_json(
     """
     if len(data) <= INLINE_BYTES:
         return _read(data, parse, limits, media)
-    return await asyncio.to_thread(_read, data, parse, limits, media)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, _read, data, parse, limits, media)
 
 
 async def read_event(text: str, limits: Limits, media: Collection[str] = ()) -> dict[str, Any]:

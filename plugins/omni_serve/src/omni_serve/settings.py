@@ -55,7 +55,7 @@ class Limits:
     upload_mib: float = 10.0
     bodies_mib: float = 64.0
     key_share: float = 0.75
-    connections_per_address: int = 1024
+    connections_per_address: int = 2048
 
 
 @frozen(kw_only=True)
