@@ -102,6 +102,15 @@ async def test_stalled_bodies_are_bounded_together(pipe: AsyncPipe, monkeypatch:
         async with asyncio.timeout(60):
             while shared.held < 8 * (MIB // 10):
                 await asyncio.sleep(0.01)
+        begun = []
+
+        async def unread() -> AsyncIterator[bytes]:
+            begun.append(True)
+            yield b"{}"
+
+        kind = {"content-type": "application/json", "content-length": str(MIB // 2)}
+        assert (await http.post("/v1/responses", content=unread(), headers=kind)).status_code == 503
+        assert begun == []
         form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"a" * (MIB // 4)
         for body in (b" " * (MIB // 4), stalled()):
             answer = await post(http, "/v1/responses", "application/json", body)
