@@ -116,7 +116,6 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None
-        body = Held(self._server.body_budget)
         begun = time.perf_counter()
         identity = _request_id(scope)
         scope["omni.request_id"] = identity.decode()

@@ -43,7 +43,7 @@ _NO_NUMBER = re.compile(rb"NaN|Infinity")
 
 
 async def read_json(
-    data: bytes | bytearray, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str] = ()
+    data: bytes | bytearray | str, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str] = ()
 ) -> T:
     """Return what ``parse`` makes of JSON; where there is much of it, in a thread.
 
@@ -65,11 +65,12 @@ async def read_event(text: str, limits: Limits, media: Collection[str] = ()) -> 
 
 
 def _read(
-    data: bytes | bytearray, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str]
+    data: bytes | bytearray | str, parse: Callable[[bytes | bytearray], T], limits: Limits, media: Collection[str]
 ) -> T:
-    check_values(data, limits.json_values, limits.text_characters)
-    parsed = parse(data)
-    if len(data) > INLINE_BYTES:
+    given = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    check_values(given, limits.json_values, limits.text_characters)
+    parsed = parse(given)
+    if len(given) > INLINE_BYTES:
         check_texts(parsed, media, int(limits.text_body_mib * 2**20))
     return parsed
 

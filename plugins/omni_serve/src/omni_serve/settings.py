@@ -18,7 +18,7 @@ class Limits:
     Attributes:
         body_mib: a whole request.
         text_body_mib: a request that cannot have media, such as a text to speak, and what is beside the messages of one that can.
-        json_values: values and keys in a request's JSON.
+        json_values: values and keys in a request's JSON, or in an event of a session.
         media_mib: one image, recording or video, as it arrives.
         media_parts: images, recordings and videos in one request.
         image_pixels: width times height.

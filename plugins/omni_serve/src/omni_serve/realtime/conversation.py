@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
+from omni_core.errors import shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.items import Item
 
@@ -27,7 +28,7 @@ class Conversation:
         if found is None:
             raise ApiError(
                 404,
-                f"{where}: no item of the conversation has the id {identity!r:.80}",
+                f"{where}: no item of the conversation has the id {shown(identity)}",
                 param=where,
                 code="item_not_found",
             )
@@ -43,7 +44,7 @@ class Conversation:
             ApiError: its id is taken, or there is no such other.
         """
         if any(each.id == item.id for each in self.items):
-            raise invalid(f"item.id: there is an item {item.id!r} already", "item.id", "item_exists")
+            raise invalid(f"item.id: there is an item {shown(item.id)} already", "item.id", "item_exists")
         if previous == "root":
             index = 0
         elif previous is None:

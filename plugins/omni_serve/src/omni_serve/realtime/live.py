@@ -12,7 +12,7 @@ from typing import Any, Literal
 from attrs import define, field
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from omni_core.errors import did_you_mean
+from omni_core.errors import did_you_mean, shown
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import (
@@ -141,7 +141,7 @@ class Live:
         """
         check_event_id(event)
         if event.get("type") != "session.start":
-            raise invalid(f"type: the first event must be session.start, is {event.get('type')!r:.80}", "type")
+            raise invalid(f"type: the first event must be session.start, is {shown(event.get('type'))}", "type")
         try:
             asked = LiveStart.model_validate(event.get("session"))
         except ValidationError as error:
@@ -201,7 +201,7 @@ class Live:
             )
         if kind not in EVENTS:
             raise invalid(
-                f"type: no event is called {kind!r:.80}{did_you_mean(str(kind), EVENTS)}", "type", "unknown_event"
+                f"type: no event is called {shown(kind)}{did_you_mean(kind, EVENTS)}", "type", "unknown_event"
             )
         for name in event:
             if name not in ("type", "event_id", *EVENTS[kind]):
