@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 from serve_stages import speaking_pipeline
 
-from omni_core.cli.logs import JsonFormatter, TextFormatter, apply_section
+from omni_core.cli.logs import JsonFormatter, TextFormatter
 from omni_core.errors import ConfigError
 from omni_serve import Settings, create_app
 from omni_serve.auth import KeyRing
 from omni_serve.cli import Hangup, _limits, keys, serve
 from omni_serve.listening import is_loopback, open_socket
-from omni_serve.section import section_problems, with_section
+from omni_serve.section import apply_log_options, section_problems, with_section
 from omni_serve.settings import RealtimeLimits
 
 
@@ -183,6 +183,6 @@ def test_the_log_can_be_set_up_in_a_deploy_file(monkeypatch: pytest.MonkeyPatch)
         (["--log-level", "info"], {"log_level": "error"}, "INFO", TextFormatter),
     ):
         with serve.make_context("serve", ["demo", *given]) as context:
-            apply_section(context, with_section(context, "server", sections))
+            apply_log_options(context, with_section(context, "server", sections))
         assert logging.getLevelName(root.level) == level
         assert isinstance(root.handlers[0].formatter, form)

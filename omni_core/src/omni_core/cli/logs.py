@@ -6,12 +6,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TextIO, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from omni_core.stage_logs import LEVEL, LEVELS, OUTPUT, level_of
 
@@ -66,7 +65,6 @@ class CommandHandler(logging.StreamHandler[TextIO]):
 
 
 FORMATS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
-_DEFAULTS = {"log_level": "WARNING", "log_format": "text"}
 _HELP = {
     "--log-level": "The least level that is logged, to standard error, here and in the stages.",
     "--log-format": "A line of text per record, or a JSON object.",
@@ -86,17 +84,6 @@ def configure(level: str, form: str) -> None:
     root.setLevel(number)
     # Prints of stages are for the person who runs them: they are shown unless only errors are wanted.
     logging.getLogger("omni.output").setLevel(min(number, logging.INFO) if number <= logging.WARNING else number)
-
-
-def apply_section(context: click.Context, values: Mapping[str, Any]) -> None:
-    """Set up logging by what a file says: ``log_level`` and ``log_format``, where no flag and no variable says it."""
-    for name in ("log_level", "log_format"):
-        contexts = (context, context.parent) if context.parent is not None else (context,)
-        sources = {each.get_parameter_source(name) for each in contexts}
-        if name in values and sources <= {ParameterSource.DEFAULT, None}:
-            chosen = context.meta.setdefault(__name__, dict(_DEFAULTS))
-            chosen[name] = values[name]
-            configure(chosen["log_level"], chosen["log_format"])
 
 
 def log_options(command: Command) -> Command:
@@ -127,7 +114,7 @@ def _option(
 
 
 def _chosen(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    chosen = context.meta.setdefault(__name__, dict(_DEFAULTS))
+    chosen = context.meta.setdefault(__name__, {"log_level": "WARNING", "log_format": "text"})
     if value is not None and option.name is not None:
         chosen[option.name] = value
         configure(chosen["log_level"], chosen["log_format"])

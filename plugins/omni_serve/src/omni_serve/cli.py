@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import click
 from attrs import AttrsInstance, evolve, fields
 
-from omni_core.cli.logs import apply_section, log_options
+from omni_core.cli.logs import log_options
 from omni_core.cli.source import SOURCE_OPTIONS, with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
@@ -25,7 +25,7 @@ from omni_deploy.options import resolve_config
 from omni_deploy.predictions import read_prediction
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
 from omni_serve.logs import Background, access_log, audit_log, in_background, write
-from omni_serve.section import with_section
+from omni_serve.section import apply_log_options, with_section
 from omni_serve.settings import Limits, RealtimeLimits, Settings
 
 T = TypeVar("T", bound=AttrsInstance)
@@ -166,9 +166,11 @@ def serve(context: click.Context, /, **options: Any) -> None:
             f"--admin {options['admin']}: no key has the scope admin; make one with `omni keys add NAME --scope admin` and give "
             "--keys, or name the path of a Unix socket"
         )
-    apply_section(context, options)
+    apply_log_options(context, options)
     access_log.setLevel(logging.WARNING if options["no_access_log"] else logging.INFO)
     audit_log.setLevel(logging.INFO)
+    # At INFO it logs the URLs of WebSockets whole, with what a client has put into the query.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = completed(config, resolved.located)
     try:
         with in_background() as log:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from omni_core.cli import logs
 from omni_core.cli.source import ENDPOINT_OPTIONS, SOURCE_OPTIONS
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -34,6 +35,20 @@ def with_section(context: click.Context, section: str, values: Mapping[str, Any]
         if key in values and source in (click.core.ParameterSource.DEFAULT, None):
             given[str(option.name)] = _converted(option, values[key], context)
     return given
+
+
+def apply_log_options(context: click.Context, given: Mapping[str, Any]) -> None:
+    """Set up logging by what a section says of it; flags and variables, also those of the group, win."""
+    default = (click.core.ParameterSource.DEFAULT, None)
+    parents = (context.parent,) if context.parent is not None else ()
+    said = {
+        name: given[name]
+        for name in ("log_level", "log_format")
+        if given.get(name) and all(each.get_parameter_source(name) in default for each in parents)
+    }
+    if said:
+        chosen = {"log_level": "WARNING", "log_format": "text"} | context.meta.get(logs.__name__, {}) | said
+        logs.configure(chosen["log_level"], chosen["log_format"])
 
 
 def section_problems(command: click.Command, section: str, values: Mapping[str, Any]) -> Iterator[str]:
