@@ -14,8 +14,10 @@ import httpx2
 import pytest
 from omni_serve_clients import socket_to
 from PIL import Image
+from serve_stages import RATE, tone
 
 from omni_serve.app import Application
+from omni_serve.encoders import whole
 from omni_serve.errors import ApiError
 from omni_serve.realtime.actions import Send
 from omni_serve.realtime.config import Offer
@@ -149,6 +151,30 @@ async def test_bodies(http: httpx2.AsyncClient, path: str) -> None:
     for body in changed(BODIES[path]):
         answer = await http.post(path, json=body)
         assert answer.status_code < 500, f"{json.dumps(body)}: {answer.text}"
+
+
+FORMS = {
+    "/v1/audio/transcriptions": ("file", ("model", "language", "prompt", "response_format", "stream", "temperature")),
+    "/v1/audio/voices": ("audio_sample", ("name", "text", "consent", "type")),
+    "/v1/audio/voice_consents": ("recording", ("name", "language")),
+}
+
+
+@on_the_loop
+@pytest.mark.parametrize("path", FORMS)
+async def test_forms(http: httpx2.AsyncClient, path: str) -> None:
+    """A file in place of a text, and a text in place of the file."""
+    file, names = FORMS[path]
+    recording = ("a.wav", whole("wav", [tone("x")], RATE), "audio/wav")
+    texts = {"name": "A", "text": "t", "language": "en", "model": "tones"}
+    given = {name: text for name, text in texts.items() if name in names}
+    for name in names:
+        files = {file: recording, name: ("a.txt", b"1", "text/plain")}
+        others = {each: text for each, text in given.items() if each != name}
+        answer = await http.post(path, data=others, files=files)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+    for odd in ("x", "NaN", "\x00"):
+        assert (await http.post(path, data={**given, file: odd})).status_code == 400
 
 
 def test_events_of_a_session() -> None:

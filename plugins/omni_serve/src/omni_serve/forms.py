@@ -31,8 +31,8 @@ async def read_form(request: Request) -> FormData:
         raise invalid(f"The form cannot be read: {problem}", code="invalid_form") from None
 
 
-def check_fields(form: FormData, known: Iterable[str]) -> None:
-    """Raise ApiError 400 for a field that is not read, or is there twice."""
+def check_fields(form: FormData, known: Iterable[str], file: str) -> None:
+    """Raise ApiError 400 for a field that is not read, is there twice, or is a file though it is not the one called ``file``."""
     names, known = [name for name, _ in form.multi_items()], list(known)
     for name in names:
         if name not in known:
@@ -43,6 +43,8 @@ def check_fields(form: FormData, known: Iterable[str]) -> None:
             )
         if names.count(name) > 1:
             raise invalid(f"{name}: given twice", name, "invalid_value")
+        if name != file and isinstance(form[name], UploadFile):
+            raise invalid(f"{name}: must be text, is a file", name, "invalid_type")
 
 
 async def upload(file: UploadFile, field: str, most_mib: float) -> bytes:

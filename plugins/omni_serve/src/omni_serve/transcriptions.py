@@ -52,7 +52,7 @@ async def create_transcription(request: Request) -> Response:
 
 async def _call(server: Server, request: Request, form: FormData) -> tuple[Call, str, bool, float | None]:
     """Return the call, the form of its answer, if it is streamed, and the seconds of the recording."""
-    check_fields(form, _FIELDS)
+    check_fields(form, _FIELDS, "file")
     model = form.get("model")
     if not isinstance(model, str):
         raise invalid("model: field required", "model", "missing_required_parameter")

@@ -134,7 +134,7 @@ async def create_consent(request: Request) -> Response:
     server = server_of(request)
     store = _store(server)
     form = await read_form(request)
-    check_fields(form, _CONSENT_FIELDS)
+    check_fields(form, _CONSENT_FIELDS, "recording")
     language = form.get("language")
     if (
         not isinstance(language, str)
@@ -221,7 +221,7 @@ async def _voice_form(request: Request) -> FormData:
             raise invalid(message, name, "unsupported_parameter")
     if form is None:
         raise invalid("audio_sample: send a recording, in a form", "audio_sample", "missing_required_parameter")
-    check_fields(form, _VOICE_FIELDS)
+    check_fields(form, _VOICE_FIELDS, "audio_sample")
     return form
 
 
