@@ -16,7 +16,7 @@ import soundfile
 from harness import pipeline, request_of, text_part
 
 from omni_core.client import AsyncPipe, open_async
-from omni_core.errors import OmniError, RequestFailedError
+from omni_core.errors import InvalidRequestError, OmniError, RequestFailedError
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -89,7 +89,7 @@ async def fails(client: AsyncPipe, request: Any) -> str:
     with pytest.raises(OmniError) as caught:
         await client.submit(request)
     if isinstance(caught.value, RequestFailedError):
-        assert caught.value.error_type == "InvalidRequestError", caught.value
+        assert isinstance(caught.value, InvalidRequestError), caught.value
     return str(caught.value)
 
 

@@ -12,7 +12,7 @@ from fish_cases import MAX_NEW_TOKENS
 
 from omni_core.client import AsyncPipe
 from omni_core.config.schema import EndpointsConfig, PipelineConfig
-from omni_core.errors import OmniError, RequestFailedError
+from omni_core.errors import InvalidRequestError, OmniError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_fish_s2.pipeline import fish_s2
@@ -57,5 +57,5 @@ async def fails(client: AsyncPipe, request: OmniRequest) -> str:
     with pytest.raises(OmniError) as caught:
         await client.submit(request)
     if isinstance(caught.value, RequestFailedError):
-        assert caught.value.error_type == "InvalidRequestError", caught.value
+        assert isinstance(caught.value, InvalidRequestError), caught.value
     return str(caught.value)

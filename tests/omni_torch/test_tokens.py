@@ -13,7 +13,7 @@ def test_no_text_is_refused_that_would_fit() -> None:
     jamo = "\u1112\u1161\u11ab"  # HAN
     check_length(jamo * 1000, 3, 1000)
     with pytest.raises(
-        RequestTooLargeError, match="3003 characters, which are 1001 tokens or more; the longest has 1000"
+        RequestTooLargeError, match="3003 characters, which are 1001 tokens or more; the context has room for 1000"
     ):
         check_length(jamo * 1001, 3, 1000)
     check_length("a" * 3002, 3, 1000)

@@ -40,5 +40,5 @@ def check_length(text: str, longest_token: int, most: int) -> None:
     least = len(text if text.isascii() else normalize("NFC", text).encode()) // longest_token
     if least > most:
         raise RequestTooLargeError(
-            f"the prompt has {len(text)} characters, which are {least} tokens or more; the longest has {most}"
+            f"the prompt has {len(text)} characters, which are {least} tokens or more; the context has room for {most}"
         )
