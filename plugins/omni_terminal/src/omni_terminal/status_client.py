@@ -22,9 +22,9 @@ _ANSWER_SECONDS = 5.0
 _WRITING_SECONDS = 120.0
 
 
-def running() -> list[Path]:
+def running(base: Path | None = None) -> list[Path]:
     """The run folders of this user with a coordinator's socket. Its pipeline may have ended."""
-    folders = Path(temporary_directory()).glob("omni-*")
+    folders = (base or Path(temporary_directory())).glob("omni-*")
     return sorted(folder for folder in folders if is_private(folder) and (folder / "coordinator.sock").exists())
 
 
