@@ -181,3 +181,12 @@ async def test_the_share_of_a_request_is_that_of_all_its_media() -> None:
     for too_much in (("image", image("PNG")), ("audio", sound), ("video", seen)):
         with pytest.raises(ApiError, match=r"over the limit of .* \(media_\w+\)"):
             await share(*[too_much] * 21)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 2_000_000_000])
+def test_a_length_in_the_header_of_a_wave_file_is_not_believed(size: int) -> None:
+    data = wav_header(16_000, None) + bytes(2 * 16_000)
+    assert data[40:44] == b"\xff\xff\xff\xff"
+    data = data[:40] + size.to_bytes(4, "little") + data[44:]
+    found = check_media("audio", data, "file", Limits())
+    assert (found.seconds, found.samples) == (pytest.approx(1.0, abs=0.01), pytest.approx(16_000, abs=50))

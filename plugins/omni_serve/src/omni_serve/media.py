@@ -239,7 +239,9 @@ def _plain_wave(data: bytes) -> Media | None:
     """Return what a recording in plain WAV is, as conversations have many of: FFmpeg would take a hundred times longer."""
     try:
         with wave.open(io.BytesIO(data)) as file:
-            frames, rate, channels = file.getnframes(), file.getframerate(), file.getnchannels()
+            rate, channels = file.getframerate(), file.getnchannels()
+            # A writer that could not seek has left a length of its own choice in the header.
+            frames = min(file.getnframes(), len(data) // (channels * file.getsampwidth()))
     except (wave.Error, EOFError, ValueError):
         return None
     return Media(frames / rate, frames * channels) if frames and rate else None
