@@ -32,6 +32,7 @@ VARIABLES = {
     "OMNI_DEBUG": "`1`: `omni` shows the traceback of an error that is otherwise one line.",
     "OMNI_LOG_LEVEL": "The least level that is logged: of the `omni` command and of stage processes. By default `WARNING`.",
     "OMNI_LOG_FORMAT": "`text` or `json`: the log of the `omni` command. By default `text`.",
+    "OMNI_PROCESS": "set in stage processes and what they start: by it their families are ended. Not to be set by hand.",
     "OMNI_CHECK_MUTATION": "`1`: look for changes of objects that stages of one process share by reference. Slow; needs omni-testing.",
     "OMP_NUM_THREADS": f"In stage processes `{ENVIRONMENT['OMP_NUM_THREADS']}`, unless it or `env_defaults` says otherwise.",
     "GOMP_SPINCOUNT": f"In stage processes `{ENVIRONMENT['GOMP_SPINCOUNT']}`, likewise: how long threads of PyTorch spin for more work.",

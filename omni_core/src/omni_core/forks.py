@@ -1,4 +1,4 @@
-"""What a fork of this process must not have: by a fork of a program that holds a pipeline, or of a stage (``multiprocessing``), its
+"""Guards for forks of this process: by a fork of a program that holds a pipeline, or of a stage (``multiprocessing``), its
 sockets would be written twice, and their ends not be seen; and threads, which it uses, are not there.
 """
 
