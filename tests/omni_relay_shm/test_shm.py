@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -337,3 +338,17 @@ def test_a_pool_cannot_change_its_size() -> None:
             os.ftruncate(descriptor, size)
     memory.close()
     os.close(descriptor)
+
+
+async def test_a_pool_that_cannot_be_made_is_found_when_the_relay_is_opened() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    relay = ShmRelay(RelayOptions(slot_size_mb=64))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
+    try:
+        with pytest.raises(RelayError, match="no shared memory for a pool of 128 MiB"):
+            relay.open(sends=True)
+        relay.open(sends=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    relay.cleanup("r")
+    relay.close()
