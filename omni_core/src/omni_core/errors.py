@@ -6,10 +6,6 @@ raised are code of that plugin: formatting them may raise anything (``SystemExit
 
 from __future__ import annotations
 
-import logging
-import opcode
-import reprlib
-import signal
 import threading
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -17,8 +13,6 @@ from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 class OmniError(Exception):
@@ -181,6 +175,9 @@ def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception is a Ctrl-C of the user, which must end what runs, and not raised by the code itself."""
     if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
         return False
+    import opcode
+    import signal  # here: a plugin's light module imports this one
+
     handler = signal.getsignal(signal.SIGINT)
     while isinstance(handler, partial):
         handler = handler.func
@@ -201,7 +198,9 @@ def contained(call: Callable[[], T], default: T, what: str) -> T:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        logger.warning("%s has failed: %s", what, message_of(error, with_type=True))
+        import logging
+
+        logging.getLogger(__name__).warning("%s has failed: %s", what, message_of(error, with_type=True))
         return default
 
 

@@ -9,10 +9,9 @@ from attrs import field, frozen
 
 from omni_core.config.placement import PlannedProcess
 from omni_core.config.schema import PipelineConfig, RelayConfig
-from omni_core.errors import ConfigError, PluginError
+from omni_core.errors import ConfigError, PluginError, contained
 from omni_core.hookspecs import RelayComponent, works
 from omni_core.plugins import PluginRegistry
-from omni_core.plugins.registry import answer_of
 from omni_core.protocol.specs import RelaySpec
 
 
@@ -105,7 +104,9 @@ def _across(
         )
     problems = []
     for component in sorted(reach, key=lambda each: each.preference, reverse=True):
-        problem = answer_of(component)
+        failed: str | None = "its probe failed"
+        what = f"the probe of the relay {component.name!r}"
+        problem = None if component.probe is None else contained(component.probe, failed, what)
         if works(problem):
             return component.name
         problems.append(f"{component.name}: {problem}")
