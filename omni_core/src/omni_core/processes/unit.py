@@ -293,7 +293,7 @@ class Unit:
 
     @property
     def _pause(self) -> float | None:
-        """How long a unit that has failed by its limit is left alone; a limit of 0 means for good."""
+        """The seconds for which a unit that has failed by its limit is left alone; with a limit of 0, it is so for good."""
         if self._trials is None or self.policy.limit == 0:
             return None
         window = max(self.policy.window, 1.0)
