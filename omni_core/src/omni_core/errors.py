@@ -6,6 +6,7 @@ raised are code of that plugin: formatting them may raise anything (``SystemExit
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
