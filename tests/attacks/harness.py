@@ -37,7 +37,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address at which it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     def headers(self, name: str = "alice") -> dict[str, str]:
@@ -157,7 +157,7 @@ class Tenant:
 
 @define
 class Outcome:
-    """What an attack did.
+    """The effect of an attack.
 
     Attributes:
         attack: its name. said: what the server answered, in short. callback: the longest callback, in ms of CPU time. where: which.

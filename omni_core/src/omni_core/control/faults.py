@@ -19,7 +19,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between a failure of what is kept up and its next beginning: the first pause, doubled up to the longest."""
 
 STEADY_SECONDS = 60.0
-"""What has run for so long begins with the first pause again."""
+"""A time of running after which the first pause is used again."""
 
 
 def watched(

@@ -45,7 +45,7 @@ class Limits:
 
 @define
 class Spent:
-    """What has been decoded of a request so far; see the limits of these names."""
+    """The media of a request that have been decoded so far; see the limits of these names."""
 
     request_pixels: int = 0
     request_samples: int = 0

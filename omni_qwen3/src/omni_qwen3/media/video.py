@@ -22,7 +22,7 @@ _OPTIONS = {
 """Formats of video alone: FFmpeg's playlists and descriptions of streams would open files and sockets that they name."""
 
 PACKET_PIXELS = 50_000
-"""What reading a packet of a file is counted as, in pixels: small frames take time too."""
+"""Pixels that reading a packet of a file is counted as: small frames take time too."""
 
 Resize = Callable[[Frames], Frames]
 

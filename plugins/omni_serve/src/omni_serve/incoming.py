@@ -1,4 +1,4 @@
-"""What comes in on a WebSocket: uvicorn's protocol with bounds on memory and on the work done at once.
+"""uvicorn's WebSocket with bounds on memory and on the work that is done at once.
 
 A message may be as large as the Realtime API allows. All large ones that are held at once share one budget, and a client that breaks a
 bound gets an ``error`` event before its connection is closed.

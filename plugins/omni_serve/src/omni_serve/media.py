@@ -96,7 +96,7 @@ def _check(messages: list[dict[str, Any]], limits: Limits) -> None:
 
 @define
 class Media:
-    """What decoding media takes, by their headers.
+    """The size of media when they are decoded, by their headers.
 
     Attributes:
         seconds: of recordings and videos, where their headers say it. samples: of sound, of every channel.
@@ -158,7 +158,7 @@ def _share(parts: list[tuple[str, Any, str]], limits: Limits) -> float:
 
 
 _LEAST_SHARE = 1 / 32
-"""What the smallest media take of the room for those of one request: a picture of one pixel is made larger for the model."""
+"""The part that the smallest media take of the room for those of one request: a picture of one pixel is made larger for the model."""
 
 
 def check_media(kind: str, data: Any, where: str, limits: Limits) -> Media:
