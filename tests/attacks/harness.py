@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from attrs import define, field
@@ -69,7 +70,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *options: str) -> Any:
+def served(folder: Path, *options: str) -> Iterator[Server]:
     """Serve the demo until the block ends."""
     keys = {}
     for name, scopes in {"alice": ("inference", "voices"), "bob": ("inference",), "mon": ("metrics",)}.items():
@@ -98,61 +99,81 @@ def served(folder: Path, *options: str) -> Any:
 
 
 @define
-class Tenant:
-    """A good tenant, which asks one short question after another, and looks at ``/health``.
+class Asked:
+    """The answers that a good tenant got, which asks one short question after another and looks at ``/health``.
 
     Attributes:
         seconds: how long each answer took. failed: what was wrong with others. health: how long each look at ``/health`` took.
     """
 
-    server: Server
     seconds: list[float] = field(factory=list)
     failed: list[str] = field(factory=list)
     health: list[float] = field(factory=list)
 
-    async def ask(self, http: aiohttp.ClientSession) -> None:
-        """Ask once."""
+
+@contextlib.contextmanager
+def tenant(server: Server) -> Iterator[Asked]:
+    """Let the tenant ask until the block ends, in a process of its own: an attack must not slow it where it runs."""
+    asked = Asked()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_ask_all_the_time, args=(theirs, server.url, server.headers("bob")), daemon=True)
+    process.start()
+    ours.recv()  # the first answer is there
+    try:
+        yield asked
+    finally:
+        ours.send(None)
+        asked.seconds, asked.failed, asked.health = ours.recv()
+        process.join()
+
+
+def _ask_all_the_time(connection: Connection, url: str, headers: dict[str, str]) -> None:
+    seconds: list[float] = []
+    failed: list[str] = []
+    health: list[float] = []
+
+    async def ask(http: aiohttp.ClientSession) -> None:
         begun = time.monotonic()
         try:
-            async with http.post("/v1/chat/completions", json=QUESTION, headers=self.server.headers("bob")) as answer:
+            async with http.post("/v1/chat/completions", json=QUESTION, headers=headers) as answer:
                 body = await answer.json()
             if answer.status != 200 or body["choices"][0]["message"]["content"] != REPLY:
-                self.failed.append(f"{answer.status} {str(body)[:200]}")
+                failed.append(f"{answer.status} {str(body)[:200]}")
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            self.failed.append(repr(error)[:200])
-        self.seconds.append(time.monotonic() - begun)
+            failed.append(repr(error)[:200])
+        seconds.append(time.monotonic() - begun)
 
-    async def look(self, http: aiohttp.ClientSession) -> None:
-        """Look at ``/health`` once."""
+    async def look(http: aiohttp.ClientSession) -> None:
         begun = time.monotonic()
         try:
             async with http.get("/health") as answer:
                 if answer.status != 200:
-                    self.failed.append(f"/health {answer.status}")
+                    failed.append(f"/health {answer.status}")
         except (aiohttp.ClientError, TimeoutError) as error:
-            self.failed.append(f"/health {error!r}"[:200])
-        self.health.append(time.monotonic() - begun)
+            failed.append(f"/health {error!r}"[:200])
+        health.append(time.monotonic() - begun)
 
-    @contextlib.asynccontextmanager
-    async def asking(self) -> AsyncIterator[None]:
-        """Ask and look all the time, until the block ends; what is under way then comes to its end."""
+    async def run() -> None:
         over = asyncio.Event()
 
         async def again(once: Callable[[aiohttp.ClientSession], Awaitable[None]], pause: float) -> None:
-            async with aiohttp.ClientSession(self.server.url, timeout=PATIENCE) as http:
-                while True:
+            async with aiohttp.ClientSession(url, timeout=PATIENCE) as http:
+                while not over.is_set():
                     await once(http)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(over.wait(), pause)
-                    if over.is_set():
-                        return
 
-        tasks = [asyncio.create_task(again(self.ask, 0.1)), asyncio.create_task(again(self.look, 0.2))]
-        try:
-            yield
-        finally:
-            over.set()
-            await asyncio.gather(*tasks)
+        async with aiohttp.ClientSession(url, timeout=PATIENCE) as http:
+            await ask(http)
+        connection.send(None)
+        tasks = [asyncio.create_task(again(ask, 0.1)), asyncio.create_task(again(look, 0.2))]
+        await asyncio.to_thread(connection.recv)
+        over.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    connection.send((seconds, failed, health))
 
 
 @define
@@ -176,14 +197,13 @@ class Outcome:
     wrong: list[str]
 
 
-async def attacked(server: Server, idle: float, name: str, attack: Callable[[Server], Awaitable[str]]) -> Outcome:
+def attacked(server: Server, idle: float, name: str, attack: Callable[[Server], Awaitable[str]]) -> Outcome:
     """Run one attack beside the good tenant. Bars: 50 ms of CPU time a callback, 3 times the idle memory, all answers of the tenant."""
-    tenant = Tenant(server)
     server.measure()
     wrong: list[str] = []
-    async with tenant.asking():
+    with tenant(server) as asked:
         try:
-            said = await asyncio.wait_for(attack(server), 300)
+            said = asyncio.run(asyncio.wait_for(attack(server), 300))
         except Exception as error:
             said = f"the attack failed: {error!r}"
             wrong.append(said)
@@ -193,7 +213,7 @@ async def attacked(server: Server, idle: float, name: str, attack: Callable[[Ser
         wrong.append(f"a callback of {callback:.0f} ms: {where}")
     if memory > 3:
         wrong.append(f"memory {memory:.1f} times idle ({idle:.0f} MB)")
-    wrong += sorted(set(tenant.failed))[:3]
+    wrong += sorted(set(asked.failed))[:3]
     return Outcome(
-        name, said, callback, where, memory, len(tenant.seconds), max(tenant.seconds), max(tenant.health), wrong
+        name, said, callback, where, memory, len(asked.seconds), max(asked.seconds), max(asked.health), wrong
     )

@@ -80,7 +80,7 @@ class RealtimeLimits:
     sessions_per_key: int = 64
     turn_seconds: float = 120.0
     history_mib: float = 32.0
-    memory_mib: float = 2048.0
+    memory_mib: float = 128.0
     items: int = 1000
     idle_seconds: float = 300.0
     session_seconds: float = 3600.0
