@@ -96,7 +96,7 @@ def new_project(session: nox.Session, kind: str, folder: Path) -> None:
 def ci(session: nox.Session) -> None:
     """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones, decision 0072): `nox` alone.
 
-    `ray`, `clients`, `soak`, `attacks` and `instruction-sets` are run by name.
+    `ray`, `clients`, `soak`, `faults`, `attacks` and `instruction-sets` are run by name.
     """
     run_sessions(session, "build")
     others = ("lint", "types", "docs", "site", "bare", "old-plugin", "example")
@@ -259,6 +259,16 @@ def soak(session: nox.Session) -> None:
     limit = str(int(float(seconds)) + 300)
     arguments = ["tests/faults", "-k", "soak or most_of_a_minute", "--slow", "--soak-seconds", seconds, "-s"]
     session.run("python", "-m", "pytest", *arguments, "--timeout", limit, env=ONE_THREAD)
+
+
+@nox.session(requires=WHEELS)
+def faults(session: nox.Session) -> None:
+    """The table of faults: what becomes of good requests beside harm of every kind, in ten minutes on two idle cores. Arguments go to
+    it: nox -s faults -- --quick --only poison.
+    """
+    names = ("omni-core", "omni-engine", "omni-torch", "omni-relay-shm", "omni-relay-kit")
+    install_wheels(session, *names, extra=("psutil",))
+    session.run("python", "tests/faults/table/run.py", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(requires=WHEELS, python=PYTHONS)
