@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import mimetypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -187,22 +188,26 @@ class Reader:
 
     async def _data_url(self, url: str, where: str) -> tuple[str, bytes]:
         """Return the media type and the content of a ``data:`` URL."""
-        header, comma, body = url.removeprefix("data:").partition(",")
-        if not comma:
+        comma = url.find(",")  # the content is large: it is not copied
+        if comma < 0:
             raise InvalidRequestError(f"{where}: a data: URL has a comma before its content")
+        header = url[:comma].removeprefix("data:")
         mime = header.partition(";")[0]
         if header.endswith(";base64"):
-            return mime, await self._base64(body, where)
-        if body.count("%") > _ESCAPES:
+            return mime, await self._base64(url, where, comma + 1)
+        if url.count("%", comma) > _ESCAPES:
             raise InvalidRequestError(f"{where}: has more than {_ESCAPES} bytes as %XX; send them in base64")
-        return mime, self._counted(unquote_to_bytes(body), where)
+        return mime, self._counted(unquote_to_bytes(url[comma + 1 :]), where)
 
-    async def _base64(self, text: Any, where: str) -> bytes:
-        if not isinstance(text, str) or not text:
+    async def _base64(self, text: Any, where: str, start: int = 0) -> bytes:
+        """Return what a text in base64 holds from ``start`` on."""
+        if not isinstance(text, str) or len(text) <= start:
             raise InvalidRequestError(f"{where}: must be text in base64, is {shown(text)}")
-        self._check(len(text) * 3 // 4 - 2, where)
+        self._check((len(text) - start) * 3 // 4 - 2, where)
         try:
-            decoded = _decoded(text) if len(text) <= _STEP else await asyncio.to_thread(_decoded, text)
+            if len(text) - start <= _STEP:
+                return self._counted(_decoded(text, start), where)
+            decoded = await asyncio.to_thread(_decoded, text, start)
             return self._counted(decoded, where)
         except ValueError as error:  # of binascii, or for letters outside ASCII
             raise InvalidRequestError(f"{where}: is not base64: {error}") from None
@@ -218,12 +223,14 @@ class Reader:
             raise InvalidRequestError(f"{where}: the media of this request are over the limit of {limit} (max_bytes)")
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: str, begin: int) -> bytes:
     """Decode base64 in steps: one call would hold the interpreter's lock for all of it. Raises ValueError."""
-    pieces = [base64.b64decode(text[start : start + _STEP], validate=True) for start in range(0, len(text), _STEP)]
-    if any(len(each) < _STEP // 4 * 3 for each in pieces[:-1]):
-        raise ValueError("Excess data after padding")
-    return b"".join(pieces)
+    decoded = io.BytesIO()
+    for start in range(begin, len(text), _STEP):
+        if decoded.tell() < (start - begin) // 4 * 3:
+            raise ValueError("Excess data after padding")
+        decoded.write(base64.b64decode(text[start : start + _STEP], validate=True))
+    return decoded.getvalue()  # not a copy
 
 
 def _samples(samples: Any, rate: Any, where: str) -> dict[str, Any]:
