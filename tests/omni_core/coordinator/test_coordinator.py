@@ -12,7 +12,14 @@ import pytest
 from omni_core.coordinator import Coordinator
 from omni_core.coordinator import coordinator as module
 from omni_core.coordinator.machine import RequestMachine
-from omni_core.errors import CodecError, InvalidRequestError, RequestFailedError, RequestTimeoutError, StageFailedError
+from omni_core.errors import (
+    CodecError,
+    InvalidRequestError,
+    RequestAbortedError,
+    RequestFailedError,
+    RequestTimeoutError,
+    StageFailedError,
+)
 from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
     AbortMessage,
@@ -252,6 +259,32 @@ async def test_large_requests_and_results_are_read_and_made_beside_the_event_loo
         requests.handle(complete(submitted.request_id, value))
         assert (await task)["out"] == value
         assert threads == [in_loop, in_loop]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_the_inputs_of_a_large_request_are_kept_only_if_it_may_run_again(retries: int) -> None:
+    stages = Stages()
+    requests = coordinator(stages, retries=retries)
+    request = OmniRequest({"data": bytes(2**21)})
+    inputs = request.inputs
+    task = asyncio.ensure_future(requests.submit(request, "r"))
+    del request
+    while not stages.submitted:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tracked = requests._machine.attempt("r")
+    assert tracked is not None
+    kept = [each for each in (tracked.request.inputs, getattr(tracked.original, "inputs", None)) if each is inputs]
+    assert bool(kept) == bool(retries)
+    requests.process_lost({"r": "in"}, "killed")  # its content is known again all the same
+    if not retries:
+        with pytest.raises(RequestFailedError):
+            await task
+        assert requests._machine._suspects.knows(module._digest(OmniRequest({"data": bytes(2**21)})))
+    else:
+        requests.abort("r")
+        with pytest.raises(RequestAbortedError):
+            await task
 
 
 async def test_a_large_request_that_was_aborted_while_it_was_encoded_is_not_sent() -> None:

@@ -290,9 +290,14 @@ class Coordinator:
         attempt, request, begin = tracked.attempt_id, tracked.request, time.monotonic_ns()
         try:
             encoded = await asyncio.to_thread(encode_whole, payload)
+            digest = (
+                None if self._machine.may_run_again() else await asyncio.to_thread(_digest, tracked.original or request)
+            )
             if self._machine.attempt(attempt) is not tracked:
                 return
             self._submit(attempt, request, encoded)
+            if not self._machine.may_run_again():
+                tracked.request, tracked.original, tracked.digest = request.without_inputs(), None, digest
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
                 raise

@@ -260,8 +260,7 @@ class RequestMachine:
             stage = stages.get(id(each))
             causes = each.strikes if each.is_cause and each.attempts > 1 else int(each.is_cause or len(victims) == 1)
             if causes or (not self._retries and each in victims[-MOST_BLAMED:]):
-                digest = self._digest(each.original) if each.original is not None else None
-                self._suspects.blame(digest, causes, f"that of stage {stage!r}: {reason}", now)
+                self._suspects.blame(self._content_of(each), causes, f"that of stage {stage!r}: {reason}", now)
             actions += self._fail(each, ErrorInfo(stage, "ProcessDied", reason), now)
         for each in victims:
             if each.quiet_until > now and not each.is_over:
@@ -305,6 +304,13 @@ class RequestMachine:
     def _release_held(self, tracked: TrackedRequest | None, now: float) -> list[Action]:
         held, self._held = self._held, deque()
         return [action for each in held if not each.is_over for action in self._start(each, now)]
+
+    def _content_of(self, tracked: TrackedRequest) -> bytes | None:
+        return self._digest(tracked.original) if tracked.original is not None else tracked.digest
+
+    def may_run_again(self) -> bool:
+        """Return whether a request that a process has lost may run again, so that its inputs are kept."""
+        return self._retries > 0
 
     # --- messages of stages --------------------------------------------------------------------------------------------
     def result(
@@ -453,8 +459,8 @@ class RequestMachine:
             if was_running:
                 actions.append(Withdraw(tracked.attempt_id))
         else:
-            if tracked.original is not None and self._suspects.knows_any(now):
-                self._suspects.absolve(self._digest(tracked.original))
+            if self._suspects.knows_any(now):
+                self._suspects.absolve(self._content_of(tracked))
             self._typical_seconds += 0.1 * (now - tracked.since - self._typical_seconds)
         actions.append(Ended(tracked))
         if self._suspects.alone is not None or len(self._suspects):

@@ -39,7 +39,8 @@ class TrackedRequest:
 
     Attributes:
         request: as it is sent to the stages, with its placement.
-        original: as the client gave it, for further attempts, and to know its content again if its process dies.
+        original: as the client gave it, for further attempts, and to know its content again if its process dies; ``None`` if it is large
+            and cannot run again. digest: of its content then.
         terminals: terminal stages whose results are expected still.
         since: admission, in seconds of the injected clock.
         wants_partial: the client reads partial results.
@@ -74,6 +75,7 @@ class TrackedRequest:
     is_cause: bool = False
     quiet_until: float = 0.0
     was_read: bool = False
+    digest: bytes | None = None
     unread_bytes: int = 0
     paused_at: float | None = None
     is_watched: bool = False
