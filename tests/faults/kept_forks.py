@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from attrs import frozen
 
-from omni_core.processes.process import with_defaults
+from omni_core.processes.process import interpreter, with_defaults
 from omni_torch.forks import server
 
 _TEST = "PYTEST_CURRENT_TEST"
@@ -25,7 +25,8 @@ _TEST = "PYTEST_CURRENT_TEST"
 class _Kept:
     process: subprocess.Popen[bytes]
     connection: socket.socket
-    place: tuple[dict[str, str], str]
+    place: tuple[dict[str, str], str, list[str]]
+    imported: set[str]
 
 
 _kept: list[_Kept] = []
@@ -51,9 +52,13 @@ class KeptForkServer(server.ForkServer):
 
     def start(self, defaults: Mapping[str, str]) -> None:
         if self._connection is None and _kept:
-            if _kept[0].place == (_without_test(defaults), os.getcwd()) and _kept[0].process.poll() is None:
+            if (
+                _kept[0].place == (_without_test(defaults), os.getcwd(), interpreter())
+                and _kept[0].process.poll() is None
+            ):
                 old = _kept.pop()
                 self._process, self._connection, self._place = old.process, old.connection, old.place
+                self._imported = old.imported
                 asyncio.get_running_loop().add_reader(old.connection, self._read)
             else:
                 end_kept()
@@ -68,7 +73,7 @@ class KeptForkServer(server.ForkServer):
         asyncio.get_running_loop().remove_reader(connection)
         self._connection = None
         end_kept()
-        _kept.append(_Kept(process, connection, place))
+        _kept.append(_Kept(process, connection, place, self._imported))
 
 
 def _without_test(defaults: Mapping[str, str]) -> dict[str, str]:

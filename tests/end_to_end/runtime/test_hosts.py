@@ -235,7 +235,7 @@ def lines_of(pid: int) -> dict[psutil.Process, list[str]]:
 
 def cleaners_of(pid: int) -> list[Path]:
     """The folders that are removed when a process or one of its runs ends."""
-    return [Path(line[-1]) for line in lines_of(pid).values() if "omni-directory-cleaner" in line]
+    return [_cleaned(line) for line in lines_of(pid).values() if "omni-directory-cleaner" in line]
 
 
 def of_the_runs(pid: int) -> list[psutil.Process]:
@@ -243,8 +243,12 @@ def of_the_runs(pid: int) -> list[psutil.Process]:
     return [
         each
         for each, line in lines_of(pid).items()
-        if not ("omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists())
+        if not ("omni-directory-cleaner" in line and (_cleaned(line) / "host.sock").exists())
     ]
+
+
+def _cleaned(line: list[str]) -> Path:
+    return Path(line[line.index("omni-directory-cleaner") + 1])
 
 
 async def test_another_key_is_refused(folder: Path, key_file: Path, on_path: None) -> None:
