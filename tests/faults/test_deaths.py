@@ -260,7 +260,7 @@ async def test_a_full_disk_fails_what_needs_it(folder: Path) -> None:
         async with load.running():
             with pytest.raises(RequestFailedError) as caught:
                 await asyncio.wait_for(pipeline.client.submit(OmniRequest({"n": 1, "nbytes": 300_000_000})), SOON)
-            assert (caught.value.stage, caught.value.error_type) == ("make", "RelayError")
+            assert (caught.value.stage, caught.value.error_type) == ("make", "RequestTooLargeError")
         assert not load.failed
         await pipeline.as_before()
 

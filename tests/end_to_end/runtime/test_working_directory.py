@@ -41,7 +41,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(folder: Path, *command: str, way: str = "", **environment: str) -> str:
-    path = os.pathsep.join([str(folder / "stages"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(
+        filter(None, [str(folder / "stages"), os.environ.get("PYTHONPATH")])
+    )  # an empty part is the folder
     ended = subprocess.run(
         [sys.executable, *command, way], cwd=folder / "here", env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True, text=True, check=False, timeout=120,
