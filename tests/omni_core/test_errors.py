@@ -10,7 +10,21 @@ from typing import Any
 
 import pytest
 
-from omni_core.errors import contained, did_you_mean, is_interrupt, shown
+from omni_core.errors import (
+    ConfigError,
+    InvalidRequestError,
+    OmniError,
+    OverloadedError,
+    RequestTooLargeError,
+    StageFailedError,
+    contained,
+    did_you_mean,
+    is_interrupt,
+    message_of,
+    own_copy,
+    shown,
+    traceback_of,
+)
 
 
 def test_the_nearest_name_is_offered() -> None:
@@ -72,3 +86,40 @@ def test_a_ctrl_c_passes_wherever_it_comes(kind: str) -> None:
                 contained(hook, None, "this")
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_exception_of_any_class_is_looked_at_without_its_code(hostile: BaseException) -> None:
+    def hook() -> None:
+        raise hostile
+
+    assert not is_interrupt(hostile)
+    assert message_of(hostile, with_type=True).startswith("Hostile: ")
+    assert own_copy(hostile) is None
+    assert contained(hook, "default", "this") == "default"
+    assert "Hostile" in (text := traceback_of(hostile)) or "no message" in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequestError("text"),
+        RequestTooLargeError("text"),
+        OverloadedError("text", 2.5),
+        type("Own", (ConfigError,), {})("text"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_the_copy_of_a_deliberate_error_has_its_message_and_nothing_else(error: OmniError) -> None:
+    error.__cause__ = error.__context__ = ValueError()
+    copy = own_copy(error)
+    assert (str(copy), getattr(copy, "retry_after", 2.5)) == ("text", 2.5)
+    assert type(copy) is (ConfigError if type(error).__name__ == "Own" else type(error))
+    assert copy is not error
+    assert (copy.__cause__, copy.__context__) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("text"), StageFailedError("stage", "text"), OverloadedError.__new__(OverloadedError)], ids=repr
+)
+def test_an_error_that_says_more_than_a_message_has_no_copy(error: Exception) -> None:
+    assert own_copy(error) is None

@@ -152,7 +152,10 @@ FORMAT_SECONDS = 0.5
 
 _BUILT_IN = (ValueError, TypeError, RuntimeError, IndexError, AssertionError, MemoryError, RecursionError, SystemExit)
 
-_OWN = frozenset(each for each in globals().values() if isinstance(each, type) and issubclass(each, Exception))
+_OWN = [each for each in globals().values() if isinstance(each, type) and issubclass(each, Exception)]
+
+_KNOWN = (*_BUILT_IN, *_OWN)
+"""Classes whose ``str()`` runs no code but that of their arguments."""
 
 
 def name_of(error: BaseException) -> str:
@@ -166,15 +169,40 @@ def message_of(error: BaseException, *, with_type: bool = False) -> str:
     def text() -> str:
         return _plain(str(error)) or repr(error)
 
-    is_known = type(error) in _OWN or type(error) in _BUILT_IN
-    is_safe = is_known and all(type(each) in (str, int) for each in error.args)
+    # By identity: a class of somebody else may have a hash and an equality of its own.
+    is_known = any(type(error) is each for each in _KNOWN)
+    is_safe = is_known and all(type(each) is str or type(each) is int for each in error.args)
     message = _cut(text()) if is_safe else guarded(text)
     return f"{name_of(error)}: {message}" if with_type else message
 
 
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an exception that may be anyone's, as text; or why there is none.
+
+    Log this, and not the exception itself: what formats a record runs the code of the exception's class.
+    """
+    import traceback  # here: a plugin's light module imports this one
+
+    return guarded(lambda: "".join(traceback.format_exception(error, limit=-8)).rstrip())
+
+
+def own_copy(error: BaseException) -> OmniError | None:
+    """Return a deliberate error that anyone's code has raised as one of omni's own class with the same message, and nothing else of it;
+    ``None`` for other exceptions and for those that say more than a message.
+    """
+    for kind in type.__dict__["__mro__"].__get__(type(error)):
+        if kind is OverloadedError is type(error):  # an attribute of a subclass may be code
+            after = getattr(error, "retry_after", None)
+            return OverloadedError(message_of(error), after) if type(after) is float or type(after) is int else None
+        if any(kind is each for each in _OWN):
+            return kind(message_of(error)) if kind.__init__ is Exception.__init__ else None
+    return None
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception is a Ctrl-C of the user, which must end what runs, and not raised by the code itself."""
-    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+    # Of its type: ``isinstance`` reads ``__class__``, which may be anything. So may its ``__traceback__``.
+    if not issubclass(type(error), KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
         return False
     import opcode
     import signal  # here: a plugin's light module imports this one
@@ -183,7 +211,7 @@ def is_interrupt(error: BaseException) -> bool:
     while isinstance(handler, partial):
         handler = handler.func
     code = getattr(handler, "__code__", None)
-    last = trace = error.__traceback__
+    last = trace = BaseException.__dict__["__traceback__"].__get__(error)
     while trace is not None:
         if code is not None and trace.tb_frame.f_code is code:
             return True

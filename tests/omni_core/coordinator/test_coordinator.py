@@ -299,3 +299,14 @@ async def test_a_large_request_that_was_aborted_while_it_was_encoded_is_not_sent
     while requests._encoding:
         await asyncio.sleep(0)
     assert not stages.submitted
+
+
+async def test_a_check_of_requests_may_raise_an_error_of_any_class(hostile: BaseException) -> None:
+    def refuse(request: OmniRequest) -> OmniRequest:
+        raise hostile
+
+    requests = coordinator(Stages(), admit=refuse)
+    with pytest.raises(InvalidRequestError, match=r"^the request cannot be checked: Hostile: ") as refused:
+        await requests.submit(OmniRequest())
+    assert (refused.value.__cause__, refused.value.__context__) == (None, None)
+    assert requests.statistics()["refused"] == 1.0

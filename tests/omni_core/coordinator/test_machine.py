@@ -25,6 +25,7 @@ from omni_core.errors import (
     CodecError,
     ConfigError,
     InvalidRequestError,
+    OmniError,
     OverloadedError,
     RequestAbortedError,
     RequestFailedError,
@@ -590,6 +591,34 @@ def test_whatever_a_function_for_terminal_stages_raises_refuses_its_request(erro
     with pytest.raises(InvalidRequestError, match="terminal_stages_fn failed"):
         submit(requests, "bad")
     assert requests.in_flight == 0
+
+
+def test_what_a_caller_gets_holds_nothing_of_an_error_of_any_class(hostile: BaseException) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^terminal_stages_fn failed: Hostile: ") as refused:
+        submit(machine(terminal_stages_fn=raising(hostile)), "bad")
+    bad, _ = submit(machine(place=raising(hostile)), "bad")
+    assert isinstance(bad.error, RequestFailedError)
+    assert bad.error.error_type == "Hostile"
+    for error in (refused.value, bad.error):
+        assert (error.__cause__, error.__context__) == (None, None)
+        assert "Hostile" in (note := error.__notes__[0]) or "no message" in note
+
+
+@pytest.mark.parametrize("returned", ["names", "list"])
+def test_names_of_terminal_stages_that_raise_where_they_are_looked_at_refuse_their_request(returned: str) -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise SystemExit(3)
+
+        def __eq__(self, other: object) -> bool:
+            raise SystemExit(3)
+
+        __hash__ = object.__hash__
+
+    requests = machine(terminal_stages_fn=lambda _: [Odd()] if returned == "list" else {Odd(): 1, "text": 2})
+    with pytest.raises(OmniError):
+        submit(requests, "bad")
+    assert (requests.in_flight, requests.counts["refused"]) == (0, 1)
 
 
 class Odd(float):

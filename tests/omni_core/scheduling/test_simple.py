@@ -144,6 +144,19 @@ def test_a_batch_that_raises_anything_is_computed_one_by_one() -> None:
     assert sizes == [3, 1, 1, 1]
 
 
+def test_a_batch_whose_results_cannot_be_read_is_computed_one_by_one() -> None:
+    class Unreadable(list[Any]):
+        def __iter__(self) -> Any:
+            raise SystemExit(3)
+
+    def compute(payloads: list[StagePayload]) -> list[Any]:
+        results = [2 * each.data for each in payloads]
+        return Unreadable(results) if len(results) > 1 else results
+
+    out = served(SimpleScheduler.of_batches(compute, 4), message("a", 1), message("b", 2))
+    assert sorted((each.request_id, each.data) for each in out) == [("a", 2), ("b", 4)]
+
+
 def test_a_factory_may_return_a_batch_function() -> None:
     scheduler = build_scheduler(spec("make_double", factor=3, batch_size=2))
     assert isinstance(scheduler, SimpleScheduler)

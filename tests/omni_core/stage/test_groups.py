@@ -88,3 +88,13 @@ def test_the_end_of_a_request_is_that_of_its_parts() -> None:
 def test_what_is_no_group_is_refused(returned: Any) -> None:
     with pytest.raises(ConfigError, match=r"stages\[encode\]\.expand_fn returned .* a payload for each role"):
         Groups("encode", lambda payload: returned).expand(arrival())
+
+
+def test_the_error_of_a_part_may_be_of_any_class(hostile: BaseException) -> None:
+    groups = Groups("encode", in_two)
+    groups.expand(arrival("a dog"))
+    failed = groups.collect(OutgoingMessage("r#negative", "error", hostile))
+    assert failed is not None
+    info = describe(failed.data, "encode")
+    assert (failed.request_id, info.error_type) == ("r", "RuntimeError")
+    assert info.message.startswith("in the part 'negative': Hostile: ")

@@ -701,3 +701,20 @@ async def test_a_failure_that_cannot_be_described_ends_its_request(
     monkeypatch.setattr("omni_core.stage.stage.describe", ends)
     put(stage, scheduler, OutgoingMessage("r", "error", ValueError("bad")))
     assert process.errors() == [("r", "ValueError: (no message: it cannot be described)")]
+
+
+async def test_an_error_of_any_class_fails_its_request(
+    process: Process, hostile: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def route(request_id: str, output: StagePayload) -> Any:
+        raise hostile
+
+    monkeypatch.setattr(sys.modules[__name__], "broken", route)
+    stage, scheduler = process.stage(next=["b"], route_fn="stage_functions:broken")
+    for name in ("route", "error"):
+        stage.receive_payload(payload(request_id=name), None)
+    put(stage, scheduler, result(1, "route"), OutgoingMessage("error", "error", hostile))
+    assert [(name, text.partition(":")[0]) for name, text in process.errors()] == [
+        ("route", "Hostile"),
+        ("error", "Hostile"),
+    ]

@@ -97,3 +97,11 @@ def test_the_processor_s_time_of_the_thread_is_counted_while_it_runs() -> None:
     thread.stop()
     thread.join(5)
     assert thread.statistics() == {"cpu_seconds": 0.0}
+
+
+def test_a_loop_that_ends_with_an_error_of_any_class_says_so(hostile: BaseException) -> None:
+    thread = Thread(Loop(hostile))
+    thread.start()
+    thread.join(5)
+    [end] = thread.ends
+    assert end.startswith("scheduler-a: its loop ended with Hostile: ")

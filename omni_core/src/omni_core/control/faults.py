@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from omni_core.errors import message_of, traceback_of
+
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ def watched(
     def ended(task: asyncio.Future[Result]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("%s has failed: %s: %s", what, type(error).__name__, error, exc_info=error)
+            logger.error("%s has failed: %s\n%s", what, message_of(error, with_type=True), traceback_of(error))
             on_failure(error)
 
     task = asyncio.ensure_future(work)
@@ -54,9 +56,9 @@ def kept_up(run: Callable[[], Awaitable[None]], what: str) -> asyncio.Future[Non
             begun = loop.time()
             try:
                 return await run()
-            except Exception:
+            except Exception as error:
                 pause = FIRST_PAUSE if loop.time() - begun > STEADY_SECONDS else pause
-                logger.exception("%s has failed, and begins again in %g s", what, pause)
+                logger.error("%s has failed, and begins again in %g s\n%s", what, pause, traceback_of(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 

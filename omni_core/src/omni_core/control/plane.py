@@ -21,7 +21,7 @@ from omni_core.control.lanes import in_task
 from omni_core.control.network import Link, Network
 from omni_core.control.sender import Sender
 from omni_core.control.unix import UnixLink, UnixListener
-from omni_core.errors import CodecError, OmniError, TransportError, is_interrupt
+from omni_core.errors import CodecError, OmniError, TransportError, is_interrupt, traceback_of
 from omni_core.protocol.codec import decode
 
 logger = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class ControlPlane:
         except BaseException as error:  # the frames behind it in the stream must still be handled
             if is_interrupt(error):
                 raise
-            logger.exception("a %s could not be handled", type(message).__name__)
+            logger.error("a %s could not be handled\n%s", type(message).__name__, traceback_of(error))
 
     def close(self) -> None:
         """Close every socket. What could not be written yet is dropped. Idempotent."""

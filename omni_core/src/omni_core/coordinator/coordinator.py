@@ -20,7 +20,7 @@ from omni_core.control.lanes import Lanes, Tasks, in_task, in_thread
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
-from omni_core.errors import InvalidRequestError, OmniError, contained, is_interrupt, message_of
+from omni_core.errors import InvalidRequestError, OmniError, contained, is_interrupt, message_of, own_copy, traceback_of
 from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
@@ -155,16 +155,19 @@ class Coordinator:
         return {**counts, "running": float(self._machine.in_flight)}
 
     def _admit(self, request: OmniRequest, request_id: str | None, *, wants_partial: bool) -> TrackedRequest:
+        refusal: OmniError | None = None
         try:
             request = self._check(request)
-        except OmniError:
-            self._machine.counts["refused"] += 1
-            raise
         except BaseException as error:
             if is_interrupt(error):
                 raise
+            refusal = own_copy(error)
+            if refusal is None:
+                refusal = InvalidRequestError(f"the request cannot be checked: {message_of(error, with_type=True)}")
+                refusal.add_note(traceback_of(error))
+        if refusal is not None:  # not raised above: it would have the other one as its context
             self._machine.counts["refused"] += 1
-            raise InvalidRequestError(f"the request cannot be checked: {message_of(error, with_type=True)}") from error
+            raise refusal
         tracked, actions = self._machine.submit(request, request_id, wants_partial=wants_partial, now=self._loop.time())
         try:
             if self.telemetry is not None:
@@ -299,7 +302,7 @@ class Coordinator:
             if not self._machine.may_run_again():
                 tracked.request, tracked.original, tracked.digest = request.without_inputs(), None, digest
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+            if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
                 raise
             if self._machine.attempt(attempt) is tracked:
                 self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
@@ -362,7 +365,7 @@ class Coordinator:
     def _take(self, message: CompleteMessage | StreamMessage, data: Any) -> None:
         attempt, stage = message.request_id, message.from_stage
         begin = time.monotonic_ns()
-        if isinstance(data, BaseException):
+        if issubclass(type(data), BaseException):
             self.fail(attempt, describe(data, stage))
             return
         if self.recorder is not None:

@@ -28,13 +28,14 @@ from omni_core.errors import (
     RequestAbortedError,
     RequestFailedError,
     RequestTimeoutError,
-    StageFailedError,
     guarded,
     is_interrupt,
     message_of,
     name_of,
+    own_copy,
+    traceback_of,
 )
-from omni_core.protocol.error_info import error_of
+from omni_core.protocol.error_info import describe, error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 MAX_UNREAD_EVENTS = 10_000
@@ -202,19 +203,25 @@ class RequestMachine:
     def _terminals_of(self, request: OmniRequest) -> set[str]:
         if self._terminal_stages_fn is None:
             return set(self._terminal_stages)
+        failure: ConfigError | InvalidRequestError
         try:
             names = self._terminal_stages_fn(request)
             chosen = self._terminal_stages if names is None else {names} if isinstance(names, str) else set(names)
-        except InvalidRequestError:
-            raise
+            if chosen and chosen <= self._terminal_stages:
+                return {each for each in self._terminal_stages if each in chosen}
+            allowed = sorted(self._terminal_stages)
+            shown = guarded(lambda: repr(names))
+            failure = ConfigError(f"terminal_stages_fn returned {shown}; it must be a subset of {allowed}")
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            raise InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}") from error
-        if not chosen or not chosen <= self._terminal_stages:
-            allowed = sorted(self._terminal_stages)
-            raise ConfigError(f"terminal_stages_fn returned {names!r}; it must be a subset of {allowed}")
-        return set(chosen)
+            deliberate = own_copy(error)
+            if isinstance(deliberate, InvalidRequestError):
+                failure = deliberate
+            else:
+                failure = InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}")
+                failure.add_note(traceback_of(error))
+        raise failure  # not above: it would have the other one as its context
 
     # --- attempts ------------------------------------------------------------------------------------------------------
     def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
@@ -238,12 +245,10 @@ class RequestMachine:
         """Fail a request that could not be sent to the entry stage."""
         if tracked.is_over:
             return []
-        if isinstance(error, OmniError) and not isinstance(error, StageFailedError) and tracked.attempts == 1:
-            return self._end(tracked, RequestState.FAILED, error, now)
-        stage = getattr(error, "stage", None) if isinstance(error, StageFailedError) else None
-        failure = RequestFailedError(tracked.request_id, stage, name_of(error), message_of(error))
-        failure.__cause__ = error
-        return self._end(tracked, RequestState.FAILED, failure, now)
+        deliberate = own_copy(error) if tracked.attempts == 1 else None
+        if deliberate is not None:
+            return self._end(tracked, RequestState.FAILED, deliberate, now)
+        return self._fail(tracked, describe(error, None), now)
 
     def process_lost(self, lost: Mapping[str, str], reason: str, now: float) -> list[Action]:
         """Take in the death of a process. ``lost``: the attempts that it held, each with a stage that held it.

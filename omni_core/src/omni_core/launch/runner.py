@@ -23,7 +23,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
-from omni_core.errors import OmniError, StageFailedError, StartupError, contained, is_interrupt
+from omni_core.errors import OmniError, StageFailedError, StartupError, contained, is_interrupt, traceback_of
 from omni_core.forks import check_process
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
@@ -424,9 +424,9 @@ class MultiProcessPipelineRunner:
                 try:
                     await self._launcher.release()
                 except BaseException as error:  # a launcher is anyone's code
-                    if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                    if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
                         raise
-                    logger.exception("the launcher has not given back everything")
+                    logger.error("the launcher has not given back everything\n%s", traceback_of(error))
             if self._control is not None:
                 self._control.close()
             if self._directory is not None:

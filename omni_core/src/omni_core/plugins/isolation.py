@@ -22,7 +22,7 @@ class PluginFault(Exception):
         super().__init__(described(error))
         try:
             self.traceback = "".join(traceback.format_exception(error))
-        except Exception:  # a SyntaxError with attributes of other types cannot be formatted
+        except BaseException:  # it is formatted by its own code; a SyntaxError with odd attributes cannot be formatted
             self.traceback = str(self)
 
 
@@ -38,7 +38,7 @@ def isolated() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, GeneratorExit) or (isinstance(error, KeyboardInterrupt) and pressed):
+            if issubclass(type(error), GeneratorExit) or (issubclass(type(error), KeyboardInterrupt) and pressed):
                 raise
             raise PluginFault(error) from error
 

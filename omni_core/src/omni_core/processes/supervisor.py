@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from omni_core.config.schema import RestartConfig
-from omni_core.errors import OmniError, StartupError, is_interrupt
+from omni_core.errors import OmniError, StartupError, is_interrupt, message_of
 from omni_core.processes import unit
 from omni_core.processes.process import Launch, SupervisedProcess
 from omni_core.processes.unit import Action, Unit
@@ -213,7 +213,7 @@ class Supervisor:
         except BaseException as error:  # a launcher is anyone's code
             if is_interrupt(error):
                 raise
-            return str(error) if isinstance(error, OSError | OmniError) else f"{type(error).__name__}: {error}"
+            return message_of(error, with_type=not issubclass(type(error), OSError | OmniError))
         return None
 
     def _has_placed(self, placing: asyncio.Task[str | None]) -> None:

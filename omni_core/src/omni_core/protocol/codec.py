@@ -175,7 +175,8 @@ def decode(document: bytes | memoryview | EncodedValue, buffer: Buffer | None = 
     except CodecError:
         raise
     except BaseException as error:  # a class's constructor may raise anything, and event loops decode
-        raise CodecError(f"received bytes cannot be decoded: {message_of(error, with_type=True)}") from error
+        failure = CodecError(f"received bytes cannot be decoded: {message_of(error, with_type=True)}")
+    raise failure  # not above: it would have the other one as its context
 
 
 class _Encoder:
@@ -204,7 +205,8 @@ class _Encoder:
             return self._pack(value)
         except (CodecError, TypeError, ValueError, OverflowError, RecursionError) as error:
             path, reason = locate_failure(value, error, _Encoder(EncodedValue(b""))._pack)
-            raise CodecError(f"{path}: {reason}") from error
+            failure = CodecError(f"{path}: {message_of(reason)}")
+        raise failure  # not above: it would have the other one as its context
 
     def _pack(self, value: Any) -> bytes:
         packer = msgpack.Packer(

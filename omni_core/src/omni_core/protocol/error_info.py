@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Any
 
 from omni_core.errors import (
@@ -17,6 +16,7 @@ from omni_core.errors import (
     guarded,
     message_of,
     name_of,
+    traceback_of,
 )
 from omni_core.protocol.messages import ErrorInfo
 
@@ -30,7 +30,7 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
     if not issubclass(type(error), BaseException):
         return ErrorInfo(stage, "RuntimeError", guarded(lambda: str(error)))
     kind = type(error)
-    trace = "" if issubclass(kind, OmniError) else guarded(lambda: "".join(traceback.format_exception(error, limit=-8)))
+    trace = "" if issubclass(kind, OmniError) else traceback_of(error)
     at_fault = stage
     if (
         kind is StageFailedError and type(found := getattr(error, "stage", None)) is str
@@ -54,5 +54,5 @@ def error_of(info: ErrorInfo, request_id: str) -> RequestFailedError:
         cls = RequestTooLargeInStageError
     made = cls(request_id, info.stage, info.error_type, info.message)
     if info.traceback:
-        made.add_note(info.traceback.rstrip())
+        made.add_note(info.traceback)
     return made

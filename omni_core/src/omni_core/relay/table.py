@@ -80,7 +80,7 @@ class Relays:
         except ConfigError:
             raise
         except BaseException as error:
-            what = message_of(error, with_type=not isinstance(error, OmniError))
+            what = message_of(error, with_type=not issubclass(type(error), OmniError))
             raise RelayError(f"the relay {name!r} cannot work here: {what}") from error
         return relay
 

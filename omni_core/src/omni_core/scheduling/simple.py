@@ -128,11 +128,12 @@ class SimpleScheduler(LoopScheduler):
                 results = self._batch_compute(batch)
                 if len(results) != len(batch):
                     raise ValueError(f"the batch function returned {len(results)} results for {len(batch)} requests")
+                results = list(zip(batch, results, strict=True))
             except BaseException:
                 results = None
             self._running = {}
             if results is not None:
-                for payload, result in zip(batch, results, strict=True):
+                for payload, result in results:
                     self._put(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:

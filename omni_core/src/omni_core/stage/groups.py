@@ -82,7 +82,7 @@ class Groups:
             return evolve(message, request_id=request_id, metadata={**(message.metadata or {}), "role": role})
         if message.type == "error":
             return evolve(message, request_id=request_id, data=_error_of_part(role, message.data))
-        group.results[role] = message.data.data if isinstance(message.data, StagePayload) else message.data
+        group.results[role] = message.data.data if issubclass(type(message.data), StagePayload) else message.data
         if len(group.results) < len(group.roles):
             return None
         return evolve(message, request_id=request_id, data={name: group.results[name] for name in group.roles.values()})
@@ -112,10 +112,10 @@ class Groups:
 
 
 def _error_of_part(role: str, error: BaseException) -> BaseException:
-    if isinstance(error, MemoryError):  # its process counts them
+    if issubclass(type(error), MemoryError):  # its process counts them
         return error
-    if isinstance(error, InvalidRequestError):
-        kind = RequestTooLargeError if isinstance(error, RequestTooLargeError) else InvalidRequestError
+    if issubclass(type(error), InvalidRequestError):
+        kind = RequestTooLargeError if issubclass(type(error), RequestTooLargeError) else InvalidRequestError
         return kind(f"in the part {role!r}: {message_of(error)}")
     named = RuntimeError(f"in the part {role!r}: {message_of(error, with_type=True)}")
     named.__cause__ = error

@@ -354,7 +354,7 @@ class Stage(StageThread):
         if active is None:
             return
         self._metrics.failed += 1
-        if isinstance(error, RelayCapacityError):  # the size of what travels follows from what the request brought
+        if issubclass(type(error), RelayCapacityError):  # what travels is as large as what the request brought
             logger.warning("request %s is too large: %s", request_id, message_of(error))
             error = RequestTooLargeError(_TOO_LARGE)
         try:

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 
-from omni_core.errors import contained, message_of
+from omni_core.errors import contained, message_of, traceback_of
 from omni_core.observe.recording import Recorder
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import imported
@@ -78,12 +78,12 @@ class StageThread(ABC):
             if hasattr(self.scheduler, "enter_thread"):
                 self.scheduler.enter_thread = self._enter
             self.scheduler.start()
-            error = RuntimeError("its loop returned without being told to stop")
+            error, trace = RuntimeError("its loop returned without being told to stop"), ""
         except BaseException as raised:
             error = RuntimeError(f"its loop ended with {message_of(raised, with_type=True)}")
-            error.__cause__ = raised
+            trace = f"\n{traceback_of(raised)}"
         if not self._stopping:
-            logger.error("the scheduler of stage %r: %s", self.name, error, exc_info=error)
+            logger.error("the scheduler of stage %r: %s%s", self.name, error, trace)
             self.ended(error)
 
 

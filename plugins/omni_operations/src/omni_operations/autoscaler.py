@@ -107,7 +107,7 @@ class Autoscaler:
             if await self._scale(group.name, wanted, settings):
                 logger.info("autoscale: %s has %d replicas now, before %d", group.name, wanted, there)
         except BaseException as error:  # of a launcher or a policy; the next look tries again
-            if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+            if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
                 raise
             logger.warning(
                 "autoscale: %s stays at %d replicas: %s", group.name, there, message_of(error, with_type=True)

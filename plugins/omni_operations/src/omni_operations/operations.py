@@ -11,7 +11,7 @@ from typing import Any
 
 from omni_core.config.placement import process_groups
 from omni_core.control.faults import watched
-from omni_core.errors import OmniError, is_interrupt
+from omni_core.errors import OmniError, is_interrupt, message_of, traceback_of
 from omni_core.launch.prepare import replicated_group
 from omni_core.launch.running import Running
 from omni_core.processes.supervisor import Role
@@ -181,10 +181,10 @@ class Operations:
         except OmniError as error:
             done = OperationDone(problem=str(error))
         except BaseException as error:  # a launcher's, or a balance's
-            if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+            if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
                 raise
-            logger.exception("an operation has failed")
-            done = OperationDone(problem=f"{type(error).__name__}: {error}")
+            logger.error("an operation has failed\n%s", traceback_of(error))
+            done = OperationDone(problem=message_of(error, with_type=True))
         is_over = True
         await self._running.observation.tell_client(request.endpoint, done)
 
@@ -202,6 +202,6 @@ def _guarded(on_step: OnStep) -> OnStep:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            logger.exception("on_step has failed at %r; the operation goes on", line)
+            logger.error("on_step has failed at %r; the operation goes on\n%s", line, traceback_of(error))
 
     return say

@@ -14,7 +14,7 @@ from typing import Any
 from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups, process_names
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
-from omni_core.errors import ConfigError, OmniError, StartupError, is_interrupt
+from omni_core.errors import ConfigError, OmniError, StartupError, is_interrupt, traceback_of
 from omni_core.launch.prepare import PreparedPipeline
 from omni_core.launch.running import Running
 from omni_core.machines import needs
@@ -97,7 +97,7 @@ class Units:
                 raise StartupError(f"stage {unit.label!r} has died after its start: {unit.life.reason}")
         except BaseException as error:
             await asyncio.wait([self._begin(self._remove(unit))])  # to its end, although this may be cancelled again
-            if isinstance(error, StartupError):
+            if issubclass(type(error), StartupError):
                 raise StartupError(f"{error}\n{spec.name} was not added; what ran before serves as before") from None
             raise
         on_step(f"{spec.name}: ready")
@@ -239,6 +239,6 @@ class Units:
             try:
                 await self._running.launcher.remove(place)
             except BaseException as error:  # a launcher is anyone's code
-                if isinstance(error, asyncio.CancelledError) or is_interrupt(error):
+                if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
                     raise
-                logger.exception("the launcher has not given back the place of %s", place)
+                logger.error("the launcher has not given back the place of %s\n%s", place, traceback_of(error))

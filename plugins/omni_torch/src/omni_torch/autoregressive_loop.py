@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError, traceback_of
 from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ModelRunner
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.scheduling.loop import LoopScheduler, take_pausing
@@ -193,8 +193,9 @@ class AutoregressiveLoop(LoopScheduler):
             del self._requests[request_id]
             try:
                 self._runner.release(request_id)
-            except BaseException:  # the request has ended either way; the others go on
-                logger.exception("releasing request %s failed; some of its state may remain", request_id)
+            except BaseException as error:  # the request has ended either way; the others go on
+                what = "releasing request %s failed; some of its state may remain\n%s"
+                logger.error(what, request_id, traceback_of(error))
 
 
 class LoopedScheduler:
