@@ -11,6 +11,7 @@ import attrs
 import pytest
 from capsule_parts import MakeCapsule, payload
 
+from omni_capsules import report
 from omni_capsules.capsule import Capsule, CapsuleError, load, prune, write
 from omni_capsules.records import Records
 from omni_core.protocol.specs import StageSpec
@@ -81,7 +82,7 @@ def changed(file: Path, **values: object) -> Path:
 
 def test_another_version_is_refused_and_named(file: Path) -> None:
     with pytest.raises(
-        CapsuleError, match=r"a capsule of version 2, written by omni-core 9\.9; this one .* reads version 1"
+        CapsuleError, match=r"a capsule of version 2, written by omni-core '9\.9'; this one .* reads version 1"
     ):
         load(changed(file, version=2, omni_core="9.9"))
 
@@ -89,7 +90,7 @@ def test_another_version_is_refused_and_named(file: Path) -> None:
 def test_what_is_no_capsule_is_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(CapsuleError, match="No such file"):
         load(tmp_path / "gone")
-    with pytest.raises(CapsuleError, match="unexpected keyword argument 'surplus'"):
+    with pytest.raises(CapsuleError, match="Extra fields in constructor for Capsule: surplus"):
         load(changed(file, surplus=1))
     with pytest.raises(CapsuleError, match="does not say that it is one"):
         load(changed(file, format="other"))
@@ -112,3 +113,33 @@ def test_the_oldest_capsules_of_a_folder_are_removed(file: Path) -> None:
 def test_values_that_are_no_json_are_written_in_words(capsule: Capsule, file: Path) -> None:
     write(attrs.evolve(capsule, request={"params": {"path": Path("/x")}}), file, 10_000)
     assert load(file).request == {"params": {"path": "/x"}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"seconds": []},
+        {"wall": 10**30},
+        {"wall": None},
+        {"error": ["stage"]},
+        {"request": None},
+        {"missing": []},
+        {"environments": {"p": {"versions": ["torch"]}}},
+    ],
+)
+def test_what_a_document_says_has_the_types_of_a_capsule(values: dict[str, object], file: Path) -> None:
+    with pytest.raises(CapsuleError, match="a damaged capsule"):
+        load(changed(file, **values))
+
+
+def test_a_record_is_read_for_one_stage(file: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        stages = json.loads(archive.read("capsule.json"))["stages"]
+    with pytest.raises(CapsuleError, match="two stages have one record"):
+        load(changed(file, stages=stages * 1000))
+
+
+def test_what_is_shown_moves_no_cursor(file: Path) -> None:
+    shown = list(report.lines(load(changed(file, request_id="\x1b]0;title\x07\ud800", error={"message": "a\nb"}))))
+    assert shown[0].startswith(r"request \x1b]0;title\x07\ud800 of ")
+    assert shown[1] == r"  None: a\nb"

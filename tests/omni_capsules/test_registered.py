@@ -85,7 +85,6 @@ HOSTILE = {
     "a stage's function of another place": {"factory": "omni_qwen3.routing:route_thinker"},
     "the other spelling of a reference": {"factory": "omni_qwen3.code2wav.create_code2wav"},
     "a lambda": {"factory": "__import__('os').system:id"},
-    "no text": {"factory": ["os", "system"]},
     "a runner": {"factory": None, "model_runner": "subprocess:getoutput", "scheduler": "omni_engine.scheduler:engine"},
     "a scheduler": {"scheduler": "subprocess:Popen"},
     "a feedback": {"feedback": "subprocess:Popen"},
@@ -177,9 +176,13 @@ def test_environment_variables_of_the_file_need_trust(untrusted: Any, monkeypatc
         {"stages": [{"name": "decode", "injected": ["os:system"]}]},
         {"stages": [{"name": "decode", "factory_args": "os:system"}]},
         {"stages": [{"name": "decode", "injected": {"tp_size": "2"}}]},
+        {"stages": [{"name": "decode", "factory": ["os", "system"]}]},
+        {"stages": [{"name": "decode", "next": None}]},
+        {"stages": [{"name": "decode", "project_payload": {"": None}}]},
         {"kernels": {"rms_norm": [{"name": "k"}]}},
         {"kernels": [1]},
         {"env": ["LD_PRELOAD"]},
+        {"env": {"LD_PRELOAD": None}},
     ],
 )
 def test_a_damaged_capsule_is_an_error_of_one_line(damage: dict[str, Any], untrusted: Any) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, field, frozen
+import cattrs
+from attrs import asdict, evolve, field, frozen
 
 from omni_capsules.events import Event, read
 from omni_core import __version__
@@ -89,9 +90,34 @@ class Capsule:
     options: dict[str, Any] = field(factory=dict)
     omni_core: str = __version__
     processes: dict[str, dict[str, Any]] = field(factory=dict)
-    environments: dict[str, dict[str, Any]] = field(factory=dict)
+    environments: dict[str, dict[str, dict[str, Any]]] = field(factory=dict)
     missing: dict[str, str] = field(factory=dict)
     stages: list[StageRecord] = field(factory=list)
+
+
+def _exact(value: Any, kind: type) -> Any:
+    if not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"{value!r:.80} is no {kind.__name__}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value!r:.80} has more than 64 bits")
+    return kind(value)
+
+
+CONVERTER = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
+"""Structures what the document says, and converts no type."""
+for _kind in (str, int, float, bool):
+    CONVERTER.register_structure_hook(_kind, _exact)
+
+MISFITS = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    cattrs.errors.ForbiddenExtraKeysError,
+)
+"""What it raises."""
 
 
 def record_of(data: bytes) -> StageRecord | None:
@@ -153,16 +179,19 @@ def load(path: Path) -> Capsule:
     try:
         with zipfile.ZipFile(path) as archive:
             head = _document(archive, path)
-            records = [_record(archive, each) for each in head.pop("stages")]
+            heads = head.pop("stages")
+            if len({each["file"] for each in heads}) < len(heads):
+                raise CodecError("two stages have one record")
+            records = [_record(archive, each) for each in heads]
         del head["format"]
-        return Capsule(**head, stages=records)
+        return evolve(CONVERTER.structure(head, Capsule), stages=records)
     except OSError as error:
         raise CapsuleError(f"{path}: {error.strerror or error}") from None
     except CapsuleError:
         raise
     except (zipfile.BadZipFile, EOFError) as error:
         raise CapsuleError(f"{path}: no capsule, or a damaged one: {error}") from None
-    except (CodecError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (CodecError, RuntimeError, *MISFITS) as error:
         raise CapsuleError(f"{path}: a damaged capsule: {type(error).__name__}: {error}") from None
 
 
@@ -176,9 +205,10 @@ def _document(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
         raise CapsuleError(f"{path}: no capsule: its {_DOCUMENT} does not say that it is one")
     version = head.pop("version", None)
     if version != VERSION:
-        core = head.get("omni_core", "unknown")
+        core = repr(head.get("omni_core", "unknown"))[:40]
         raise CapsuleError(
-            f"{path}: a capsule of version {version}, written by omni-core {core}; this one ({__version__}) reads version {VERSION}"
+            f"{path}: a capsule of version {version!r:.40}, written by omni-core {core}; "
+            f"this one ({__version__}) reads version {VERSION}"
         )
     return head
 
@@ -187,7 +217,7 @@ def _record(archive: zipfile.ZipFile, head: dict[str, Any]) -> StageRecord:
     name = head.pop("file")
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise CodecError(f"{name} is compressed, which a capsule never is")
-    return StageRecord(**head, events=list(read(archive.read(name))))
+    return evolve(CONVERTER.structure(head, StageRecord), events=list(read(archive.read(name))))
 
 
 def prune(folder: Path, keep: int) -> Sequence[Path]:

@@ -79,7 +79,9 @@ def _replay(capsule: Capsule, rebuilt: Rebuilt, gone: list[str], *, debug: bool,
         ["its process has not said what it used"] if then is None else differences(then, describe([rebuilt.spec], then))
     )
     if not as_json:
-        for line in apart or ["versions, sources, processor and checkpoint are those of then"]:
+        for line in (
+            map(report.printable, apart) if apart else ["versions, sources, processor and checkpoint are those of then"]
+        ):
             click.echo(line)
     outcome = run(rebuilt, scheduler, paced=paced)
     comparison = compare(rebuilt, outcome)

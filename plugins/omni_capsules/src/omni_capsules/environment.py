@@ -86,7 +86,7 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
         for name, digest in sorted(then.items())
         if digest != now.get(name)
     ]
-    mine = set(here.get("models", {}).values())
+    mine = list(here.get("models", {}).values())
     other = [path for path, digest in sorted(recorded.get("models", {}).items()) if digest not in mine]
     return lines + [f"{path}: the checkpoint has other files here" for path in other]
 

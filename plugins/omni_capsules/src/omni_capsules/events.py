@@ -86,7 +86,7 @@ def read(record: bytes) -> Iterator[Event]:
 
 def _fits(values: list[Any]) -> bool:
     kinds: list[Any] = [str, int, str, str | None, str | None, bytes | None, bytes | None, str, int, dict]
-    return all(isinstance(value, kind) for value, kind in zip(values, kinds, strict=True))
+    return all(isinstance(value, kind) for value, kind in zip(values, kinds, strict=True)) and 0 <= values[1] < 2**63
 
 
 def digest_of(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 from attrs import evolve, field, frozen
 
-from omni_capsules.capsule import Capsule, CapsuleError, StageRecord
+from omni_capsules.capsule import CONVERTER, MISFITS, Capsule, CapsuleError, StageRecord
 from omni_capsules.events import INPUTS
 from omni_capsules.registered import unregistered
 from omni_core.errors import did_you_mean
@@ -75,7 +75,7 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
     """
     try:
         return _rebuilt(capsule, record, model=model, device=device, trust=trust)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except MISFITS as error:
         raise CapsuleError(f"stage {record.stage!r}: a damaged capsule: {type(error).__name__}: {error}") from error
 
 
@@ -104,8 +104,9 @@ def _rebuilt(capsule: Capsule, record: StageRecord, *, model: str | None, device
     if isinstance(path, str) and os.path.isabs(path) and not os.path.exists(path):
         raise CapsuleError(f"{where}: its checkpoint {path} is not here; say where it is: --model FOLDER")
     kernels = {operation: [_kernel(each) for each in kernels] for operation, kernels in process["kernels"].items()}
+    recorded = CONVERTER.structure(process["env"], dict[str, str])
     if trust:
-        return Rebuilt(record, spec, kernels, dict(process["env"]))
+        return Rebuilt(record, spec, kernels, recorded)
     strange = unregistered(spec, capsule.pipeline, load_plugins())
     if strange:
         raise CapsuleError(
@@ -114,7 +115,7 @@ def _rebuilt(capsule: Capsule, record: StageRecord, *, model: str | None, device
     env = {**ENVIRONMENT, **stage_environment()}
     withheld = [
         f"{name}: not set as then without --trust"
-        for name, value in process["env"].items()
+        for name, value in recorded.items()
         if name not in env and os.environ.get(name) != value
     ]
     return Rebuilt(record, spec, _installed(kernels, withheld), env, withheld)
@@ -181,6 +182,6 @@ def _made(kind: Any, given: Mapping[str, Any], what: str) -> Any:
     if unknown:
         raise CapsuleError(f"{what} was built with {unknown[0]!r}, which this version of omni-core does not know")
     try:
-        return kind(**{name: value for name, value in given.items() if name in known})
-    except TypeError as error:
-        raise CapsuleError(f"{what}: {error}") from None
+        return CONVERTER.structure({name: value for name, value in given.items() if name in known}, kind)
+    except MISFITS as error:
+        raise CapsuleError(f"{what}: {type(error).__name__}: {error}") from None

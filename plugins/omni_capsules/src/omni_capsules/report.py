@@ -16,12 +16,21 @@ _MOST_EVENTS = 12
 
 def lines(capsule: Capsule) -> Iterator[str]:
     """Yield what a capsule holds, line by line."""
+    yield from map(printable, _lines(capsule))
+
+
+def printable(text: str) -> str:
+    """Return a text of a file as a terminal may get it: what moves a cursor or sets a colour as a Python literal has it."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _lines(capsule: Capsule) -> Iterator[str]:
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(capsule.wall / 1e9))
     yield f"request {capsule.request_id} of {capsule.pipeline}, {when}: {capsule.state} after {capsule.seconds:.3f} s"
     if capsule.error is not None:
         stage = capsule.error.get("stage")
         where = f"in stage {stage}: " if stage else ""
-        yield f"  {where}{capsule.error['error_type']}: {capsule.error['message']}"
+        yield f"  {where}{capsule.error.get('error_type')}: {capsule.error.get('message')}"
     asked = [f"{name}={value}" for name, value in capsule.request.items() if value not in (None, {}, False)]
     yield f"  asked for: {', '.join(asked) or 'nothing special'}"
     for record in capsule.stages:
