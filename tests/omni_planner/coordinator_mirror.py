@@ -259,10 +259,10 @@ class Mirrored:
         self._mirror.failure(attempt, info)
         return self._noted(self._machine.failure(attempt, info, now), now)
 
-    def process_lost(self, lost: Mapping[str, str], reason: str, now: float) -> list[Action]:
+    def process_lost(self, lost: Mapping[str, str], reason: str, now: float, excuse: Any) -> list[Action]:
         self._mirror.advance()
         self._mirror.process_lost(lost, reason)
-        return self._noted(self._machine.process_lost(lost, reason, now), now)
+        return self._noted(self._machine.process_lost(lost, reason, now, excuse), now)
 
     def asked(self, attempt: str, processes: int, now: float) -> list[Action]:
         return self._noted(self._machine.asked(attempt, processes, now), now)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from omni_core.config.schema import RestartConfig
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.machine import (
     ANSWER_SECONDS,
@@ -32,6 +33,7 @@ from omni_core.errors import (
     RequestTimeoutError,
     StageFailedError,
 )
+from omni_core.processes.unit import Unit, UnitState
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 
@@ -561,6 +563,68 @@ def test_a_content_that_completes_between_deaths_is_never_refused() -> None:
         again = pipeline.submit("good")
         pipeline.run()
         assert set(states(again)) == {RequestState.COMPLETED}
+
+
+class Restarted(Pipeline):
+    """A pipeline whose process is restarted by the default policy."""
+
+    def __init__(self, killers: set[str], **options: Any) -> None:
+        super().__init__(killers, **options)
+        self.unit = Unit("text", ["p"], RestartConfig(), 10.0)
+        self.unit.launch(0.0)
+        self.unit.process_is_ready("p", 0.0)
+
+    def run(self) -> None:
+        while (held := self.requests.attempts()) and self.unit.state is not UnitState.FAILED:
+            self.now += 0.01
+            if any(request.inputs in self.killers for request in held.values()):
+                self.die()
+            else:
+                for name in held:
+                    finish(self.requests, name, self.now)
+            self.requests.clock(self.now)
+
+    def die(self) -> None:
+        self.unit.exited("p", "killed", self.now)
+        death, held = self.now, dict.fromkeys(self.requests.attempts(), "text")
+        self.requests.process_lost(held, "killed", self.now, lambda: self.unit.excuse(death))
+        self.unit.settled(death, self.now)
+        assert self.unit.deadline is not None
+        if self.unit.state is not UnitState.FAILED:
+            self.now = self.unit.deadline
+            self.unit.clock(self.now)
+            self.unit.process_is_ready("p", self.now)
+
+
+@pytest.mark.parametrize("retries", [1, 3])
+@pytest.mark.parametrize("beside", [0, 8])
+def test_requests_that_end_their_process_do_not_shut_the_stage(retries: int, beside: int) -> None:
+    numbers = range(30 if beside else 6)
+    pipeline = Restarted({f"bad{number}" for number in numbers}, retries=retries)
+    for number in numbers:  # of another content each time
+        good = pipeline.submit(*GOOD[:beside], f"bad{number}")
+        bad = good.pop(f"bad{number}")
+        pipeline.run()
+        assert bad.state is RequestState.FAILED
+        assert not good or set(states(good)) == {RequestState.COMPLETED}
+    good = pipeline.submit("good")
+    pipeline.run()
+    assert set(states(good)) == {RequestState.COMPLETED}
+
+
+def test_a_process_that_dies_by_itself_or_by_every_request_has_failed() -> None:
+    pipeline = Restarted(set(), retries=3)
+    for _ in range(6):
+        assert pipeline.unit.state is UnitState.READY
+        pipeline.submit("good")
+        pipeline.die()
+        pipeline.run()
+    assert pipeline.unit.state is UnitState.FAILED
+    pipeline = Restarted({*GOOD}, retries=1)
+    for name in GOOD:
+        pipeline.submit(name)
+        pipeline.run()
+    assert pipeline.unit.state is UnitState.FAILED
 
 
 # --- hooks that end a program ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from omni_core.coordinator.requests import TrackedRequest
 from omni_core.coordinator.suspects import (
     MOST_ATTEMPTS_BEYOND_RETRIES,
+    MOST_EXCUSED,
     QUIET_SECONDS,
     REMEMBERED_KILLERS,
     REMEMBERED_SECONDS,
@@ -111,3 +112,63 @@ def test_a_content_that_was_there_twice_runs_alone_and_is_refused_when_it_was_th
     suspects.absolve(b"x")
     assert not suspects.knows(b"x")
     assert suspects.refusal(b"x", 0.0) == ""
+
+
+# --- deaths that say nothing about the process ---------------------------------------------------------------------------
+def test_the_deaths_of_a_cause_are_excused_once_it_is_certain() -> None:
+    suspects, lost, excused = Suspects(retries=2), [request(name) for name in "abc"], list[int]()
+    suspects.died(lost, 0.0, lambda: excused.append(1))
+    cause = suspects.next(0, 0.0)
+    assert cause is not None
+    assert excused == []
+    suspects.died([cause, newer := request("n")], 1.0, lambda: excused.append(2))
+    assert excused == [], "the newer one may be the cause"
+    suspects.next(0, 1.0)
+    suspects.died([cause], 2.0, lambda: excused.append(3))
+    assert excused == [1, 2, 3]
+    suspects.drop(cause)
+    assert suspects.next(0, 2.0) is newer
+    suspects.died([newer], 3.0, lambda: excused.append(4))
+    assert excused == [1, 2, 3, 2, 4]
+
+
+def test_the_first_death_of_a_request_that_was_there_alone_is_excused_with_its_second() -> None:
+    suspects, lost, excused = Suspects(retries=1), request("a"), list[int]()
+    suspects.died([lost], 0.0, lambda: excused.append(1))
+    assert excused == []
+    suspects.next(0, 0.0)
+    suspects.died([lost], 1.0, lambda: excused.append(2))
+    assert excused == [1, 2]
+
+
+def test_the_death_by_a_content_that_is_known_is_excused_at_once() -> None:
+    suspects, known, excused = Suspects(retries=0), request("a"), list[int]()
+    suspects.put(known, 0.0)
+    suspects.next(0, 0.0)
+    suspects.died([known], 1.0, lambda: excused.append(1))
+    assert excused == [1]
+
+
+def test_deaths_of_which_no_request_was_the_cause_are_not_excused() -> None:
+    for retries, names_ in ((0, "a"), (0, "ab"), (1, "ab")):
+        suspects, excused = Suspects(retries), list[int]()
+        suspects.died([request(name) for name in names_], 0.0, lambda: excused.append(1))  # noqa: B023 - called now
+        while (alone := suspects.next(0, 0.0)) is not None:
+            suspects.drop(alone)  # it completes
+        assert excused == []
+
+
+def test_a_process_that_completes_nothing_is_not_excused_for_ever() -> None:
+    suspects, excused = Suspects(retries=0), list[int]()
+
+    def kill() -> None:
+        suspects.put(known := request("a"), 0.0)
+        suspects.next(0, 0.0)
+        suspects.died([known], 1.0, lambda: excused.append(1))
+
+    for _ in range(MOST_EXCUSED + 5):
+        kill()
+    assert len(excused) == MOST_EXCUSED
+    suspects.completed()
+    kill()
+    assert len(excused) == MOST_EXCUSED + 1

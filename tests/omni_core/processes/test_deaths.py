@@ -155,7 +155,7 @@ async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: p
     coordinator: Any = SimpleNamespace(
         attempts=lambda: {"r": OmniRequest()},
         completed=lambda request, stage: False,
-        process_lost=lambda requests, reason: lost.append(requests),
+        process_lost=lambda requests, reason, excuse: (lost.append(requests), excuse()),
     )
     control: Any = SimpleNamespace(peer_is_down=lambda endpoint: [], tell=lambda endpoint, message: None)
 
@@ -167,12 +167,21 @@ async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: p
             coordinator_endpoint="ipc://c",
             stage_endpoints={},
         )
-        return SimpleNamespace(spec=UnitSpec(name=name, group=name, processes=[process]), label=name)
+        life = SimpleNamespace(last_death=7.0, excuse=lambda death: told.append(("excused", death)))
+        return SimpleNamespace(
+            spec=UnitSpec(name=name, group=name, processes=[process]),
+            label=name,
+            life=life,
+            settled=lambda death: told.append(("settled", death)),
+        )
 
+    told: list[tuple[str, float]] = []
     first, second = unit("a"), unit("b")
     both = Deaths(coordinator, control)
     settling = both.settle(first, [second], "killed")
+    first.life.last_death = 8.0  # it has died again since
     both.survivor_died(second.spec)  # in the same turn of the event loop
     async with asyncio.timeout(5):
         await settling
     assert lost == [{"r": "a"}]
+    assert told == [("excused", 7.0), ("settled", 7.0)]

@@ -94,6 +94,7 @@ class Machine:
 
     def unit_died(self, supervisor: Supervisor, reason: str) -> None:
         self.heard.append("died")
+        asyncio.get_running_loop().call_soon(supervisor.settled, supervisor.life.last_death)
 
     def unit_is_ready(self, supervisor: Supervisor) -> None:
         self.heard.append("is ready")
@@ -199,7 +200,7 @@ async def test_too_many_deaths_fail_the_unit() -> None:
         machine.launched[number].end(1)
         await until(lambda number=number: len(machine.launched) > number + 1 or unit.life.state is UnitState.FAILED)  # type: ignore[misc]
     assert unit.life.state is UnitState.FAILED
-    assert machine.heard[-3:] == ["failed", "died", "given up"]
+    assert machine.heard[-3:] == ["died", "failed", "given up"]
 
 
 async def test_pings() -> None:

@@ -119,14 +119,55 @@ def test_restarts_back_off_and_end() -> None:
         assert unit.process_is_ready("p", now + 2) == [Changed(UnitState.READY), Ready(True)]
         assert unit.restarts == number + 1
     assert pauses == [0.0, 0.5, 1.0]
-    assert die(unit, 20.0) == [
-        Kill(),
-        Changed(UnitState.FAILED),
-        Died("p is dead"),
-        Failed("p is dead", 4, 60.0),
-    ]
-    assert unit.deadline == 80.0
+    assert die(unit, 20.0) == [Kill(), Changed(UnitState.RESTARTING), Died("p is dead")]
+    assert unit.deadline is None, "it waits for what is known about its death"
+    assert unit.settled(12.0, 20.1) == []
+    assert unit.settled(20.0, 20.5) == [Changed(UnitState.FAILED), Kill(), Failed("p is dead", 4, 60.0)]
+    assert unit.settled(20.0, 20.6) == []
+    assert unit.deadline == 80.5
     assert unit.process_is_ready("p", 21.0) == []
+
+
+def test_deaths_that_a_request_was_the_cause_of_do_not_count_but_slow_restarts_down() -> None:
+    unit = ready(make())
+    pauses = []
+    for number in range(20):
+        now = 5.0 * number
+        assert Died("p is dead") in die(unit, now)
+        assert unit.state is UnitState.RESTARTING
+        unit.excuse(now)
+        assert unit.settled(now, now) == []
+        assert unit.deadline is not None
+        pauses.append(unit.deadline - now)
+        unit.clock(unit.deadline)
+        unit.process_is_ready("p", now + 2)
+    assert pauses == [0.0, 0.5, 1.0, *[1.5] * 17]
+    for number in range(4):
+        die(unit, 100.0 + number)
+        unit.settled(100.0 + number, 100.0 + number)
+        assert unit.state is (UnitState.FAILED if number == 3 else UnitState.RESTARTING)
+        unit.clock(unit.deadline or 0.0)
+        unit.process_is_ready("p", 100.0 + number)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_death_that_is_one_too_many_is_followed_by_a_restart_where_it_is_excused(is_running: bool) -> None:
+    unit = Unit("stage", ["p", "q"], RestartConfig(limit=1), 10.0)
+    ready(unit)
+    for now in (1.0, 2.0):
+        die(unit, now)
+        if not is_running or now == 1.0:
+            die(unit, now, "q")
+        if now == 1.0:
+            unit.clock(1.0)
+            for name in "pq":
+                unit.process_is_ready(name, 1.0)
+    unit.excuse(1.0)
+    assert unit.settled(2.0, 2.5) == []
+    if is_running:
+        assert unit.deadline is None
+        die(unit, 2.6, "q")
+    assert unit.clock(unit.deadline or 0.0) == [Launch()]
 
 
 def test_the_pause_is_bounded() -> None:
@@ -320,6 +361,7 @@ def failed(unit: Unit) -> Unit:
         unit.clock(unit.deadline or 0.0)
         unit.process_is_ready("p", 20.0)
     die(unit, 20.0)
+    unit.settled(20.0, 20.0)
     assert unit.state is UnitState.FAILED
     return unit
 
@@ -362,7 +404,9 @@ def test_trials_in_vain_come_later_and_later(how: str) -> None:
 
 def test_a_limit_of_no_restart_is_for_good_and_a_stopped_unit_is_not_tried() -> None:
     unit = ready(Unit("stage", ("p",), RestartConfig(limit=0), 10.0))
-    assert die(unit, 1.0)[-1] == Failed("p is dead", 1, None)
+    die(unit, 1.0)
+    unit.excuse(1.0)
+    assert unit.settled(1.0, 1.0)[-1] == Failed("p is dead", 1, None)
     assert unit.deadline is None
     unit = failed(make())
     unit.stop()

@@ -189,7 +189,8 @@ class RestartConfig:
     """The policy of restarts after the death of a process.
 
     Attributes:
-        limit: deaths of one process within ``window`` seconds that are followed by a restart; at the next one its stages are
+        limit: deaths of one process within ``window`` seconds that are followed by a restart, not counted those that a request was found to
+            be the cause of; at the next one its stages are
             declared failed: what needs them fails at once. They are tried again after ``window`` seconds, after each trial in vain later,
             and serve again once they start. 0: a process that has died is never started again.
         window: seconds for which a death is remembered.

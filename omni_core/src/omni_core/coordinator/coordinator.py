@@ -209,13 +209,13 @@ class Coordinator:
             logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback, extra=where)
         self._perform(self._machine.failure(attempt_id, info, self._loop.time()))
 
-    def process_lost(self, lost: Mapping[str, str], reason: str) -> None:
+    def process_lost(self, lost: Mapping[str, str], reason: str, excuse: Callable[[], None] = lambda: None) -> None:
         """Tell of one dead process: all attempts that it held, each with a stage that held it.
 
         They run again as far as ``retries`` allow, and fail otherwise. One call for one death: which of them was the cause is
-        judged by who was there.
+        judged by who was there. ``excuse``: called when one of them is found to be the cause, now or at a later death.
         """
-        self._perform(self._machine.process_lost(lost, reason, self._loop.time()))
+        self._perform(self._machine.process_lost(lost, reason, self._loop.time(), excuse))
 
     def answered(self, report: WaitingReport) -> None:
         """Take a process's answer about an expired request."""

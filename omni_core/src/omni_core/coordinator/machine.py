@@ -250,16 +250,22 @@ class RequestMachine:
             return self._end(tracked, RequestState.FAILED, deliberate, now)
         return self._fail(tracked, describe(error, None), now)
 
-    def process_lost(self, lost: Mapping[str, str], reason: str, now: float) -> list[Action]:
-        """Take in the death of a process. ``lost``: the attempts that it held, each with a stage that held it.
+    def process_lost(
+        self, lost: Mapping[str, str], reason: str, now: float, excuse: Callable[[], None] = lambda: None
+    ) -> list[Action]:
+        """Take in the death of a process.
 
         They run again as far as ``retries`` allow (see :mod:`omni_core.coordinator.suspects`) and the client has read nothing.
+
+        Args:
+            lost: the attempts that it held, each with a stage that held it.
+            excuse: called when one of them is found to be the cause, now or at a later death.
         """
         stages = {id(self._attempts[name]): stage for name, stage in lost.items() if name in self._attempts}
         victims = [tracked for tracked in self._tracked.values() if id(tracked) in stages]
         if not victims:
             return []
-        verdict = self._suspects.died(victims, now)
+        verdict = self._suspects.died(victims, now, excuse)
         actions = [action for each in victims for action in self._withdraw(each)]
         for each in verdict.failed:
             stage = stages.get(id(each))
@@ -466,6 +472,7 @@ class RequestMachine:
         else:
             if self._suspects.knows_any(now):
                 self._suspects.absolve(self._content_of(tracked))
+            self._suspects.completed()
             self._typical_seconds += 0.1 * (now - tracked.since - self._typical_seconds)
         actions.append(Ended(tracked))
         if self._suspects.alone is not None or len(self._suspects):

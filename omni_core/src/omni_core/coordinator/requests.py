@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -47,6 +48,7 @@ class TrackedRequest:
         attempt_id: the name of the running attempt in messages to stages: a new one for every attempt.
         strikes: deaths of processes that count against this request.
         death: number of the death that made it a suspect; 0 if none did.
+        excuses: one for each death that it was in and whose cause is not known: called where it turns out to be the cause.
         is_cause: this request, or one of the same content, was found to be the cause of a death.
         quiet_until: until then it waits for the others to end before it runs again.
         was_read: the client has seen a partial result, so that the request cannot run again.
@@ -71,6 +73,7 @@ class TrackedRequest:
     attempts: int = 0
     strikes: int = 0
     death: int = 0
+    excuses: list[Callable[[], None]] = field(factory=list)
     had_doubt: bool = False
     is_cause: bool = False
     quiet_until: float = 0.0

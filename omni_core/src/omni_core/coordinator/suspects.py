@@ -2,13 +2,15 @@
 
 A process that dies takes every request that it held with it, and one of them may be the cause. Each of them is a *suspect*: it runs
 again with no other suspect beside it, the youngest first. If a process dies with the running suspect in it, that suspect is the
-cause, and the other suspects of the same death run again at once. So with one retry, a request that ends its process costs two
-deaths, and the other requests nothing but time: where no request was the cause, all of them run again one after another.
+cause, and the other suspects of the same death run again at once; what it ended does not count against the process. So with one
+retry, a request that ends its process costs two deaths, and the other requests nothing but time: where no request was the cause,
+all of them run again one after another.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from attrs import define, frozen
 
@@ -20,6 +22,11 @@ MOST_ATTEMPTS_BEYOND_RETRIES = 6
 REMEMBERED_KILLERS = 1_000
 REMEMBERED_SECONDS = 600.0
 """Seconds for which the content of a request that ended its process is remembered."""
+
+MOST_EXCUSED = 20
+"""Deaths in a row, without a completed request between them, that requests may be the cause of. Further ones count against the process: it
+may be the one that cannot serve any request.
+"""
 
 MOST_BLAMED = 64
 """Requests of one death without a known cause whose contents are remembered, the youngest."""
@@ -60,6 +67,7 @@ class Suspects:
         self._retries = retries
         self._waiting: deque[TrackedRequest] = deque()
         self._deaths = 0
+        self._excused = 0
         self._killers: OrderedDict[bytes, _Content] = OrderedDict()
         self.alone: TrackedRequest | None = None
         """The suspect that runs."""
@@ -68,9 +76,16 @@ class Suspects:
         return len(self._waiting)
 
     # --- deaths --------------------------------------------------------------------------------------------------------
-    def died(self, lost: list[TrackedRequest], now: float) -> Verdict:
-        """Decide what happens after one death. ``lost``: the requests that the process held, in the order of their admission."""
+    def died(self, lost: list[TrackedRequest], now: float, excuse: Callable[[], None] = lambda: None) -> Verdict:
+        """Decide what happens after one death.
+
+        Args:
+            lost: the requests that the process held, in the order of their admission.
+            excuse: called when a request is found to be the cause of this death, now or at a later one.
+        """
         self._deaths += 1
+        for each in lost:
+            each.excuses.append(excuse)
         suspect = self.alone if self.alone in lost else None
         if suspect is not None:
             self.alone = None
@@ -87,6 +102,8 @@ class Suspects:
         for cause in causes:
             cause.strikes += 1
             again += self._release(cause.death)
+            if cause.death or cause.is_cause:
+                self._excuse(cause)
             if cause.death:  # its second
                 cause.is_cause, cause.quiet_until = True, now + QUIET_SECONDS
             cause.death = cause.death or self._deaths
@@ -96,6 +113,18 @@ class Suspects:
                 failed.append(cause)
         failed += [each for each in again if not self._may_run(each)]
         return Verdict(failed, [each for each in again if self._may_run(each)])
+
+    def _excuse(self, cause: TrackedRequest) -> None:
+        """The deaths that a request was in say nothing about the process: it is the cause of the last one for certain."""
+        self._excused += 1
+        if self._excused <= MOST_EXCUSED:
+            for excuse in cause.excuses:
+                excuse()
+        cause.excuses.clear()
+
+    def completed(self) -> None:
+        """Take in that a request has completed: processes can serve."""
+        self._excused = 0
 
     def _suspect(self, lost: list[TrackedRequest], first: TrackedRequest | None = None) -> Verdict:
         for each in lost:
@@ -111,6 +140,7 @@ class Suspects:
         for each in released:
             self._waiting.remove(each)
             each.strikes, each.death = each.strikes - 1, 0
+            each.excuses.clear()
         return released
 
     def _may_run(self, request: TrackedRequest) -> bool:

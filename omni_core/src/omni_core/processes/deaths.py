@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -138,13 +139,14 @@ class Deaths:
         requests = [name for name, request in self._coordinator.attempts().items() if concerns(request, unit)]
         asked = {other.spec.processes[0].name for other in survivors}
         report = DeathReport(asked, requests, self._coordinator.completed, reached)
+        death = dead.life.last_death
         number, is_complete = next(self._numbers), asyncio.Event()
         self._open[number] = report, is_complete
         for other in survivors:
             self._control.tell(other.spec.endpoint, PeerDownMessage(number, unit.endpoint, unit.stage_names, requests))
-        return self._settle(number, dead, reason)
+        return self._settle(number, dead, reason, death)
 
-    async def _settle(self, number: int, dead: Supervisor, reason: str) -> None:
+    async def _settle(self, number: int, dead: Supervisor, reason: str, death: float) -> None:
         report, is_complete = self._open[number]
         try:
             async with asyncio.timeout(REPORT_SECONDS):
@@ -153,7 +155,10 @@ class Deaths:
             logger.warning("no answer about the death of %s from %s", dead.label, ", ".join(sorted(report.missing)))
         finally:
             del self._open[number]
-        self._coordinator.process_lost(report.lost(dead.spec.stages), reason)
+        try:
+            self._coordinator.process_lost(report.lost(dead.spec.stages), reason, partial(dead.life.excuse, death))
+        finally:
+            dead.settled(death)
 
 
 def concerns(request: OmniRequest, unit: UnitSpec) -> bool:

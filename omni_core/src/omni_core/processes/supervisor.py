@@ -37,7 +37,9 @@ class Owner(Protocol):
         """The ``state`` of the unit has changed."""
 
     def unit_died(self, supervisor: Supervisor, reason: str) -> None:
-        """The unit was serving, or about to, and its processes are gone or going. A restart or :meth:`unit_failed` follows."""
+        """The unit was serving, or about to, and its processes are gone or going. A restart or :meth:`unit_failed` follows once
+        :meth:`Supervisor.settled` was called.
+        """
 
     def unit_is_ready(self, supervisor: Supervisor) -> None:
         """All processes of the unit read their sockets; ``unit_is_back`` follows if this is after a restart."""
@@ -140,6 +142,10 @@ class Supervisor:
             process.keep(problem)
             self._carry_out(self.life.cut(problem, self._loop.time()))
             process.kill()
+
+    def settled(self, death: float) -> None:
+        """Everything that follows from the death at that time is known (see :meth:`Unit.settled`)."""
+        self._carry_out(self.life.settled(death, self._loop.time()))
 
     def beat(self) -> None:
         """Ping every process, and look after those that do not answer. Called from time to time."""

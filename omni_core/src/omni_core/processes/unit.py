@@ -92,7 +92,7 @@ class Stalled:
 
 @frozen
 class Died:
-    """Report that the unit was serving, or about to, and that its processes are gone or going."""
+    """Report that the unit was serving, or about to, and that its processes are gone or going. :meth:`Unit.settled` must follow."""
 
     reason: str
 
@@ -162,6 +162,9 @@ class Unit:
     _restart_at: float | None = field(init=False, default=None)
     _exits: list[_Exit] = field(init=False, factory=list)
     _deaths: deque[float] = field(init=False, factory=deque)
+    _excused: set[float] = field(init=False, factory=set)
+    _is_beyond_limit: bool = field(init=False, default=False)
+    """True after a death that is one too many, until it is settled."""
     _trials: int | None = field(init=False, default=None)
     """Of a unit that has failed by its limit: how often it was tried again in vain."""
     _orphans: dict[tuple[str, str], float] = field(init=False, factory=dict)
@@ -278,14 +281,37 @@ class Unit:
             return self._fail(reason, now)
         self._deaths.append(now)
         while self._deaths[0] < now - self.policy.window:
-            self._deaths.popleft()
+            self._excused.discard(self._deaths.popleft())
+        self._is_beyond_limit = self._counted > self.policy.limit
         # Died also if it was not ready yet: that it was may lie unread here, and others may have written to it.
-        if len(self._deaths) > self.policy.limit:
-            self._trials = 0
-            return [Kill(), *self._enter(UnitState.FAILED), Died(reason), *self._fail(reason, now)[1:]]
         actions = [Kill(), *self._enter(UnitState.RESTARTING), Died(reason)]
         self._restart_when_all_are_gone(now)
         return actions
+
+    @property
+    def last_death(self) -> float:
+        """The time of the last death."""
+        return self._deaths[-1]
+
+    @property
+    def _counted(self) -> int:
+        return len(self._deaths) - len(self._excused)
+
+    def excuse(self, death: float) -> None:
+        """A request was the cause of the death at that time: it does not count for the limit, but for the pauses between restarts."""
+        if death in self._deaths and self.policy.limit:
+            self._excused.add(death)
+
+    def settled(self, death: float, now: float) -> list[Action]:
+        """What is known about the cause of the death at that time has been told. If it was one too many, the unit has failed."""
+        if not self._is_beyond_limit or death != self.last_death:
+            return []
+        self._is_beyond_limit = False
+        if self._counted > self.policy.limit:
+            self._trials = 0
+            return [*self._enter(UnitState.FAILED), *self._fail(self.reason, now)]
+        self._restart_when_all_are_gone(now)
+        return []
 
     def _fail(self, reason: str, now: float) -> list[Action]:
         self._restart_when_all_are_gone(now)
@@ -300,7 +326,11 @@ class Unit:
         return min(window * 2.0 ** min(self._trials, 10), max(window, LONGEST_PAUSE_SECONDS))
 
     def _restart_when_all_are_gone(self, now: float) -> None:
-        if self._restart_at is not None or any(process.is_running for process in self._processes.values()):
+        if (
+            self._is_beyond_limit
+            or self._restart_at is not None
+            or any(process.is_running for process in self._processes.values())
+        ):
             return
         if self.state is UnitState.FAILED and self._pause is not None:
             self._restart_at = now + self._pause
@@ -387,6 +417,7 @@ class Unit:
         self._is_launched = False
         self.state = UnitState.STOPPED
         self._start_by = self._restart_at = None
+        self._is_beyond_limit = False
         self._exits.clear()
 
     def _enter(self, state: UnitState) -> list[Action]:

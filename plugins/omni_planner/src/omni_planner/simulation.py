@@ -325,7 +325,7 @@ class Simulation:
             self._refused(flight)
             return
         error = tracked.error
-        if isinstance(error, ConfigError) or (error is not None and error.__cause__ is not None):
+        if isinstance(error, ConfigError) or (error is not None and hasattr(error, "__notes__")):  # where it was raised
             problem = f"a simulated request, which has no content, cannot be placed: {error}"
             raise ConfigError(f"{problem}; try another `balance`: --set STAGE.balance=least_busy") from error
         flight.ended, flight.failed = self.clock.now, tracked.error is not None

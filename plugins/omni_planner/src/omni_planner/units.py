@@ -143,7 +143,8 @@ class Restarts:
                 unit.lives = False
                 self.end(unit)
             elif isinstance(action, life.Died):
-                self.clock.after(_REPORT_SECONDS, partial(self._settle, unit, self._holders(unit), action.reason))
+                settle = partial(self._settle, unit, self._holders(unit), action.reason, unit.life.last_death)
+                self.clock.after(_REPORT_SECONDS, settle)
             elif isinstance(action, life.Launch):
                 self._launch(unit)
             elif isinstance(action, life.Ready):
@@ -173,7 +174,7 @@ class Restarts:
     def _holders(self, unit: SimulatedUnit) -> list[Flight]:
         return [self.flights[name] for name in self.machine.attempts() if unit.holds(self.flights[name])]
 
-    def _settle(self, unit: SimulatedUnit, held: Sequence[Flight], reason: str) -> None:
+    def _settle(self, unit: SimulatedUnit, held: Sequence[Flight], reason: str, death: float) -> None:
         """Tell the machine which requests the unit held when it ended, by the runtime's own rule."""
         report = DeathReport(set(), [each.name for each in held], self.machine.is_completed)
         for flight in held:
@@ -192,4 +193,6 @@ class Restarts:
             for each in unit.stages
         ]
         lost = report.lost(specs)
-        self.perform(self.machine.process_lost(lost, reason, self.clock.now))
+        excuse = partial(unit.life.excuse, death)
+        self.perform(self.machine.process_lost(lost, reason, self.clock.now, excuse))
+        self._carry_out(unit, unit.life.settled(death, self.clock.now))
