@@ -6,7 +6,9 @@ import threading
 import time
 from typing import Any
 
-from stepping import Counting
+import numpy as np
+import pytest
+from stepping import Count, Counting
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, Scheduler
@@ -79,3 +81,27 @@ def test_a_request_that_is_paused_is_left_out_of_the_steps() -> None:
     assert message.data == {"number": 20, "value": 2**20 - 1}
     scheduler.stop()
     thread.join(5)
+
+
+class Exits:
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit(3)
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("key", [float("nan"), Exits(), np.zeros(2)], ids=["nan", "exits", "array"])
+def test_a_key_that_cannot_be_compared_has_its_steps_alone(key: Any) -> None:
+    class Keyed(Counting):
+        def key(self, state: Count) -> Any:
+            return key if state.goal == 3 else 0
+
+    scheduler = Keyed(max_batch_size=4)
+    for goal in (2, 3, 4):
+        payload = StagePayload(str(goal), OmniRequest(), {"goal": goal})
+        scheduler.inbox.put(IncomingMessage(str(goal), "new_request", payload))
+    for _ in range(20):
+        scheduler.inbox.put(IncomingMessage("", "new_request", None))  # no turn waits
+        scheduler.turn()
+    results = {each.request_id: each.data["number"] for each in scheduler.outbox.drain() if each.type == "result"}
+    assert results == {"2": 2, "3": 3, "4": 4}

@@ -162,7 +162,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
     def _batch(self) -> list[str]:
         ready = [each for each in self._keys if each not in self._paused]
         by_time = sorted(ready, key=self._due.__getitem__)  # without work: in the order of their last steps
-        same = (each for each in by_time if self._keys[each] == self._keys[by_time[0]])
+        same = (each for each in by_time if each is by_time[0] or _are_equal(self._keys[each], self._keys[by_time[0]]))
         return list(islice(same, self._max_batch_size))
 
     def _stepped_together(self, batch: list[str], failures: dict[str, BaseException]) -> dict[str, State] | None:
@@ -215,3 +215,11 @@ class StepScheduler(LoopScheduler, Generic[State]):
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._remove(request_id)
         self._put(OutgoingMessage(request_id, "error", error))
+
+
+def _are_equal(key: Hashable, other: Hashable) -> bool:
+    """Return whether two requests may share a step. A key is anyone's object: one that cannot be compared has its steps alone."""
+    try:
+        return bool(key == other)
+    except BaseException:
+        return False
