@@ -132,3 +132,9 @@ def test_a_stage_with_a_host_for_each_rank_is_told_how_many_it_needs() -> None:
     config = pipeline(tp_size=2, host=["x", "y"])
     with pytest.raises(ConfigError, match=r"stages\[a\]\.host lists one for each rank: give 4 for 2 replicas"):
         scaled(config, config.stages, 2, {})
+
+
+def test_a_stage_is_not_scaled_beyond_what_a_pipeline_may_have() -> None:
+    config = pipeline()
+    with pytest.raises(ConfigError, match=r"stages\[a\]: replicas times tp_size must be at most 1024"):
+        scaled(config, group_of(config, "a")[1], 10**12, {})

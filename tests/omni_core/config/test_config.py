@@ -123,6 +123,8 @@ BROKEN: list[tuple[PipelineConfig, str]] = [
     (with_stage("start", next=["left", "right"]), "stages[join].wait_for: 'start' does not send here"),
     (with_stage("left", process=None), "stages[left].process: required"),
     (with_stage("left", tp_size=2, gpu=[0]), "stages[left].tp_size: is 2, but `gpu` lists 1"),
+    (with_stage("left", replicas=10**12), "stages[left]: replicas times tp_size must be at most 1024"),
+    (with_stage("left", tp_size=10**400), "stages[left]: replicas times tp_size must be at most 1024"),
     (with_stage("left", tp_size=2, gpu=[0, 1], process="right"), "process 'right': a tensor parallel stage"),
     (
         with_stage("right", process="left", gpu=1),

@@ -63,6 +63,12 @@ def test_every_replica_and_rank_has_its_device() -> None:
     ]
 
 
+@pytest.mark.parametrize("fields", [{"replicas": 10**12}, {"tp_size": 10**12}, {"replicas": 10**400}])
+def test_no_names_are_made_of_too_many_processes(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"stages\[a\]: replicas times tp_size must be at most 1024"):
+        plan(line(fields))
+
+
 def test_devices_of_two_hosts_are_two_devices() -> None:
     """A number is that of the host; what the other host has is not known here."""
     config = line({"gpu": 0}, {"gpu": 0, "host": "far"}, {"gpu": 7, "host": "far"}, **FAR)

@@ -123,6 +123,17 @@ def unit_names(group: str, replicas: int) -> list[str]:
     return [group] if replicas == 1 else [f"{group}.{slot}" for slot in range(replicas)]
 
 
+MOST_PROCESSES = 1024
+"""Processes that one stage may have. Each gets a name before anything runs."""
+
+TOO_MANY = f"replicas times tp_size must be at most {MOST_PROCESSES}"
+
+
+def has_too_many(stage: StageConfig) -> bool:
+    """Return whether a stage asks for more processes than one may have."""
+    return max(stage.replicas, 1) * max(stage.tp_size, 1) > MOST_PROCESSES
+
+
 def process_names(unit: str, ranks: int) -> list[str]:
     """Return the names of the processes of a unit: its own, or one for each rank."""
     return [unit] if ranks == 1 else [f"{unit}_tp{rank}" for rank in range(ranks)]
@@ -147,9 +158,14 @@ def plan(config: PipelineConfig, replicas: Mapping[str, Sequence[Replica]] | Non
 
     Args:
         replicas: by group, its units, where they are not those of a start: some were replaced, added or taken away.
+
+    Raises:
+        ConfigError: a stage has too many processes.
     """
     planned = []
     for group, stages in process_groups(config).items():
+        if has_too_many(stages[0]):
+            raise ConfigError(f"stages[{stages[0].name}]: {TOO_MANY}")
         count, ranks = stages[0].replicas, stages[0].tp_size
         usual = [Replica(slot, slot, unit) for slot, unit in enumerate(unit_names(group, count))]
         for each in (replicas or {}).get(group, usual):

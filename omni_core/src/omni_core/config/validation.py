@@ -11,7 +11,16 @@ from typing import Any
 from attrs import asdict
 
 from omni_core.config.addresses import split_address
-from omni_core.config.placement import AUTO, Budget, parse_bytes, process_groups, process_names, unit_names
+from omni_core.config.placement import (
+    AUTO,
+    TOO_MANY,
+    Budget,
+    has_too_many,
+    parse_bytes,
+    process_groups,
+    process_names,
+    unit_names,
+)
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -135,6 +144,8 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
         for name in ("tp_size", "replicas"):
             if getattr(stage, name) < 1:
                 yield f"{path}.{name}: must be at least 1, is {getattr(stage, name)}"
+        if has_too_many(stage):
+            yield f"{path}: {TOO_MANY}"
         for name in ("startup_timeout", "compute_timeout", "cpus"):
             if (number := getattr(stage, name)) is not None and number <= 0:
                 yield f"{path}.{name}: must be positive, is {number:g}"
@@ -181,6 +192,8 @@ def _process_names(config: PipelineConfig) -> Iterator[str]:
     """Processes are addressed by their names, of which those of replicas and ranks are derived."""
     owners: dict[str, tuple[str, str]] = {}
     for group, stages in _groups(config).items():
+        if has_too_many(stages[0]):
+            continue
         named = ", ".join(f"stages[{stage.name}]" for stage in stages)
         ranks = max(stages[0].tp_size, 1)
         for unit in unit_names(group, max(stages[0].replicas, 1)):
