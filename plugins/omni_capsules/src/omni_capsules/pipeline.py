@@ -23,6 +23,7 @@ from omni_core.coordinator.requests import RequestState
 from omni_core.errors import CodecError, ConfigError, InvalidRequestInStageError, OverloadedError, RequestFailedError
 from omni_core.interface import SEED, Interface, Parameter
 from omni_core.launch.running import Running
+from omni_core.processes.family import MARK
 from omni_core.protocol.messages import OmniRequest, StageSpan
 from omni_core.protocol.specs import ProcessSpec
 
@@ -260,11 +261,16 @@ def _process(spec: ProcessSpec, options: Options) -> dict[str, Any]:
     return {
         "stages": [asdict(stage) for stage in spec.stages],
         "kernels": {operation: [asdict(each) for each in kernels] for operation, kernels in spec.kernels.items()},
-        "env": _without_secrets({**spec.env, **spec.own_env}),
+        "env": _recorded({**spec.env, **spec.own_env}),
         "ranks": 1 + len(spec.followers),
         "gpu_memory": spec.gpu_memory,
     }
 
 
-def _without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not any(word in name.upper() for word in _SECRETS)}
+def _recorded(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without secrets, and without the mark of the run."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name != MARK and not any(word in name.upper() for word in _SECRETS)
+    }
