@@ -22,7 +22,7 @@ from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner import ARRequest, KVLayout, ModelRunner, SamplingParams
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, KVLayout, ModelRunner, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage, Scheduler
@@ -165,6 +165,26 @@ def test_a_failure_stays_with_its_request(engine: Open, poison: str) -> None:
     assert final["bad"].type == "error"
     assert [final[f"good {index}"].data["ids"] for index in range(6)] == EXPECTED[:6]
     assert resting(scheduler)
+
+
+def test_the_message_of_a_failure_may_be_anyones_code(engine: Open) -> None:
+    class Exits(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    class Model(ToyModel):
+        def forward(self, batch: ForwardBatch) -> ForwardOutput:
+            if (batch.input_ids == toy_model.POISON_TOKEN).any():
+                raise Exits
+            return super().forward(batch)
+
+    scheduler = engine(ToyRunner(Model()))
+    for index in range(3):
+        ask(scheduler, str(index), PROMPTS[index], sampling=SAMPLINGS[index])
+    ask(scheduler, "bad", [toy_model.POISON_TOKEN, 1])
+    final = collect(scheduler, 4)
+    assert isinstance(final["bad"].data, Exits)
+    assert [final[str(index)].data["ids"] for index in range(3)] == EXPECTED[:3]
 
 
 def test_nan_in_one_requests_cache_stays_with_it(engine: Open) -> None:

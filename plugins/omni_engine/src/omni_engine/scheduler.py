@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError, name_of
 from omni_core.model_runner import ARRequest, ModelRunner
 from omni_core.scheduling.loop import pausing
 from omni_engine.attention import choose
@@ -307,7 +307,7 @@ class EngineScheduler(LoopedScheduler):
             if len(plan.work) == 1:
                 result.failed[plan.work[0][0].request_id] = error
                 return
-            logger.warning("a batch of %d failed (%s); its requests run alone", len(plan.work), error)
+            logger.warning("a batch of %d failed (%s); its requests run alone", len(plan.work), name_of(error))
             for each in plan.work:
                 self._execute(Plan([each]), result)
             return
