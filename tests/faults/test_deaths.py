@@ -145,8 +145,9 @@ async def test_repeated_deaths_fail_the_stage(folder: Path, kind: str) -> None:
     config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), restart=restart)
     reason = "ended with code 9" if kind == "die" else "ended with code 0"
     async with open_async(config) as client:
-        deadly = OmniRequest({"n": 0, "poison": {"at": "work", "kind": kind}})
         for death in range(3):
+            # Of another content each time: a content that is known to end its process is to blame, and not the process.
+            deadly = OmniRequest({"n": death, "poison": {"at": "work", "kind": kind}})
             with pytest.raises(RequestFailedError, match=reason) as caught:
                 await client.submit(deadly)
             assert (caught.value.stage, caught.value.error_type) == ("work", "ProcessDied")
