@@ -303,7 +303,7 @@ class Unit:
             self._excused.add(death)
 
     def settled(self, death: float, now: float) -> list[Action]:
-        """What is known about the cause of the death at that time has been told. If it was one too many, the unit has failed."""
+        """Everything known about the cause of the death at that time has been told. If it was one too many, the unit has failed."""
         if not self._is_beyond_limit or death != self.last_death:
             return []
         self._is_beyond_limit = False
