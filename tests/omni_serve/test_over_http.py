@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import logging
 import socket
 import wave
 from collections.abc import AsyncIterator
@@ -158,13 +159,14 @@ async def test_headers_that_never_end(address: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_websocket_over_a_socket(address: str) -> None:
+async def test_a_websocket_over_a_socket(address: str, caplog: pytest.LogCaptureFixture) -> None:
     url = f"ws://{address}/v1/audio/speech/stream"
     with pytest.raises(websockets.InvalidStatus) as refused:
         async with websockets.connect(url):
             pass
     assert refused.value.response.status_code == 401
     assert json.loads(refused.value.response.body)["error"]["code"] == "missing_api_key"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     protocols: Any = ["realtime", f"openai-insecure-api-key.{SECRET}"]
     async with websockets.connect(url, additional_headers={"Authorization": f"Bearer {SECRET}"}) as opened:
         await opened.send(json.dumps({"type": "session.config", "model": "tones"}))

@@ -12,7 +12,7 @@ from collections import deque
 from functools import cached_property
 from typing import Any
 
-from uvicorn._types import ASGIReceiveEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import Frame, Opcode
 
@@ -70,6 +70,12 @@ class BoundedWebSocket(BoundedSocket):
         self.transport.pause_reading()
         if not begun:
             self._next()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send, and take a refusal with an answer for the end of the handshake: uvicorn would log an error of the application."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
 
     def _next(self) -> None:
         piece, self._backlog = self._backlog[:STEP_BYTES], self._backlog[STEP_BYTES:]
