@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_qwen25.preprocessing import LIMITS, Preprocessor
 from omni_qwen25.prompts import Prompts
 
 
@@ -28,3 +30,11 @@ def test_code_beside_the_tokenizer_is_neither_run_nor_asked_for(
     with pytest.raises(ConfigError, match="contains custom code"):
         Prompts(str(folder))
     assert (questions, (tmp_path / "ran").exists()) == ([], False)
+
+
+def test_a_template_that_writes_nothing_is_named(tiny: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    (folder / "chat_template.jinja").write_text("")
+    request = OmniRequest({"messages": [{"role": "user", "content": "hello"}]})
+    with pytest.raises(InvalidRequestError, match="chat template makes nothing of them"):
+        Preprocessor(str(folder), LIMITS, video_fps=2.0, max_context=None)(StagePayload("r", request, None))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError, RequestTooLargeError
+from omni_core.errors import ConfigError, InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.aside import AsideScheduler
 from omni_qwen3.chat import replace_in_order, takes_long
@@ -101,6 +101,8 @@ class Preprocessor:
         audio = self._audio_inputs(media)
         text = replace_in_order(text, list(self._tokens.values()), [self._placeholders(each) for each in media.pieces])
         ids = torch.tensor(self._prompts.encode(text), dtype=torch.int64)
+        if not len(ids):
+            raise InvalidRequestError("messages: the checkpoint's chat template makes nothing of them")
         if len(ids) >= self._max_context:
             raise RequestTooLargeError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
         config = self._config
