@@ -1,5 +1,5 @@
 # ruff: noqa: F401 - expressions use the imports
-"""What a guilty request does where it is told to: it raises, returns, does not return, starts children, or harms its process.
+"""Deeds of a guilty request where it is told to: it raises, returns, does not return, starts children, or harms its process.
 
 Every kind is named by the expression that does it.
 """

@@ -117,7 +117,7 @@ MISFITS = (
     RecursionError,
     cattrs.errors.ForbiddenExtraKeysError,
 )
-"""What it raises."""
+"""Errors that it raises."""
 
 
 def record_of(data: bytes) -> StageRecord | None:
