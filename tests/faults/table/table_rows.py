@@ -36,7 +36,7 @@ Poison = tuple[str, str] | None
 
 @define
 class Row:
-    """Counts of what became of the requests. ``recover``: the most seconds until a good one was answered; ``reasons``: the bars that were missed."""
+    """Counts of requests. ``recover``: the most seconds until a good one was answered; ``reasons``: the bars that were missed."""
 
     path: Path
     quick: bool = False
