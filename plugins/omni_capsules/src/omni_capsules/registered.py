@@ -18,7 +18,7 @@ from omni_capsules.environment import FUNCTIONS
 from omni_core.client.source import PipelineSource
 from omni_core.config.parts import PARTS, resolve_part, scheduler_of
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import OmniError, PluginError
+from omni_core.errors import OmniError, PluginError, shown
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.isolation import PluginFault, isolated
@@ -59,10 +59,10 @@ def _problems(spec: StageSpec, own: _Own, registry: PluginRegistry) -> Iterator[
         hook = _HOOKS.get(place, "omni_payload_projections")
         targets = (normalize(component.target) for component, _ in registry.components(hook))
         if reference != own.references.get(place) and reference not in targets:
-            yield f"{place} {reference!r}"
+            yield f"{place} {shown(reference)}"
     for name, value in spec.factory_args.items():
         if (name not in own.arguments or own.arguments[name] != value) and (name in CONTEXT or not _is_plain(value)):
-            yield f"factory_args.{name} {value!r}"
+            yield f"factory_args.{shown(name)[1:-1]} {shown(value)}"
     for name, value in spec.injected.items():
         if not _is_context(name, value, own) and value != spec.name:
             yield f"{name} {value!r}"

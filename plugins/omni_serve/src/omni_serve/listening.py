@@ -20,7 +20,7 @@ from typing import Any
 
 import uvicorn
 
-from omni_core.control.faults import watched
+from omni_core.control.faults import Sparing, watched
 from omni_core.errors import ConfigError
 from omni_serve.connections import Addresses, BoundedProtocol, Config
 from omni_serve.incoming import HELD_BYTES, MESSAGE_BYTES, BoundedWebSocket
@@ -28,6 +28,7 @@ from omni_serve.limits import Admission
 from omni_serve.room import Room
 
 logger = logging.getLogger(__name__)
+logging.getLogger("uvicorn.error").addFilter(Sparing())  # it has a line for each request that is no HTTP
 
 CONNECTIONS = 8192
 """Open connections; further ones get status 503."""
