@@ -27,6 +27,8 @@ ATTACKS: dict[str, Attack] = {}
 CHAT, SPEECH, RESPONSES = "/v1/chat/completions", "/v1/audio/speech", "/v1/responses"
 WRITE_DOWN = "/v1/audio/transcriptions"
 MB = 1_000_000
+BODY = 50 * MB
+"""A body a little under the limit of the server (body_mib)."""
 
 
 def attack(name: str) -> Callable[[Attack], Attack]:
@@ -79,11 +81,11 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         CHAT,
         lambda: _json('{"model":"demo","messages":[],"zzz":[', "[]", 30 * MB, "]}"),
     ),
-    "chat, NaN 20 million times": (
+    "chat, NaN 16 million times": (
         CHAT,
-        lambda: b'{"model":"demo","messages":[{"role":"user","content":"' + b"NaN" * (20 * MB) + b'"}]}',
+        lambda: b'{"model":"demo","messages":[{"role":"user","content":"' + b"NaN" * (16 * MB) + b'"}]}',
     ),
-    "chat, empty messages, 60 MB": (CHAT, lambda: _json('{"model":"demo","messages":[', "{}", 60 * MB, "]}")),
+    "chat, empty messages, 50 MB": (CHAT, lambda: _json('{"model":"demo","messages":[', "{}", BODY, "]}")),
     "chat, 1.5 million unknown keys": (
         CHAT,
         lambda: ('{"model":"demo",' + ",".join(f'"k{n}":1' for n in range(1_500_000)) + "}").encode(),
@@ -104,13 +106,13 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         CHAT,
         lambda: json.dumps({**QUESTION, "logit_bias": {str(n): 1 for n in range(1_000_000)}}).encode(),
     ),
-    "chat, a number of 60 million digits": (CHAT, lambda: b'{"model":"demo","seed":' + b"9" * 60 * MB + b"}"),
+    "chat, a number of 50 million digits": (CHAT, lambda: b'{"model":"demo","seed":' + b"9" * BODY + b"}"),
     "chat, numbers of 4,000 digits": (CHAT, lambda: _json('{"model":"demo","zzz":[', "9" * 4000, 30 * MB, "]}")),
     "chat, lists nested 30 million deep": (CHAT, lambda: b'{"model":"demo","zzz":' + b"[" * 30 * MB),
     "chat, objects nested a million deep": (CHAT, lambda: b'{"a":' * MB),
-    "chat, escapes, 60 MB": (
+    "chat, escapes, 50 MB": (
         CHAT,
-        lambda: b'{"model":"demo","messages":[{"role":"user","content":"' + b"\\u0041" * (10 * MB) + b'"}]}',
+        lambda: b'{"model":"demo","messages":[{"role":"user","content":"' + b"\\u0041" * (8 * MB) + b'"}]}',
     ),
     "chat, invalid UTF-8, 30 MB": (CHAT, lambda: b'{"model":"demo","messages":"' + b"\xff" * 30 * MB + b'"}'),
     "chat, stop of 4 x 1 MB": (CHAT, lambda: json.dumps({**QUESTION, "stop": ["s" * MB] * 4}).encode()),
@@ -118,7 +120,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         CHAT,
         lambda: json.dumps({"model": "demo", "messages": [{"role": "user", "content": "x y " * 250_000}]}).encode(),
     ),
-    "speech, a text of 60 MB": (SPEECH, lambda: json.dumps({"model": "demo", "input": "a b " * 15 * MB}).encode()),
+    "speech, a text of 50 MB": (SPEECH, lambda: json.dumps({"model": "demo", "input": "a b " * 12 * MB}).encode()),
 }
 
 
@@ -224,9 +226,9 @@ def _head(server: Server, length: int, key: str | None = "alice") -> bytes:
     ).encode()
 
 
-@attack("24 bodies of which 59 of 60 MB come")
+@attack("24 bodies of which 49 of 50 MB come")
 async def stalled(server: Server) -> str:
-    data = _head(server, 60 * MB) + b'{"model":"' + b"x" * (59 * MB)
+    data = _head(server, BODY) + b'{"model":"' + b"x" * (BODY - MB)
     got = await asyncio.gather(*(_raw(server, data, seconds=30) for _ in range(24)))
     return counted(each[9:12].decode() or "cut" for each in got)
 
@@ -414,9 +416,9 @@ def _form(parts: Iterable[tuple[str, bytes]]) -> bytes:
 
 FORMS: Mapping[str, Callable[[], bytes]] = {
     "10,000 fields": lambda: _form((f"f{n}", b"1") for n in range(10_000)),
-    "a field of 60 MB": lambda: _form([("model", b"m" * 60 * MB)]),
+    "a field of 50 MB": lambda: _form([("model", b"m" * BODY)]),
     "1,000 files": lambda: _form((f'file"; filename="{n}', b"1") for n in range(1000)),
-    "a file of 60 MB of zeros": lambda: _form([("model", b"demo"), ('file"; filename="a.wav', bytes(60 * MB))]),
+    "a file of 50 MB of zeros": lambda: _form([("model", b"demo"), ('file"; filename="a.wav', bytes(BODY))]),
     "no end": lambda: b"--b\r\n" * MB,
     "only headers": lambda: b"--b\r\n" + b"X-A: 1\r\n" * 500_000,
 }

@@ -27,7 +27,7 @@ MESSAGE_BYTES = 20 * 2**20 + 2**16
 FREE_BYTES = 2**16
 """Up to this size messages do not count in the budget."""
 
-HELD_BYTES = 64 * 2**20
+HELD_BYTES = 2 * MESSAGE_BYTES
 """The budget of messages that come in or are being read, of all connections of a server. One key has half of it at most."""
 
 MESSAGE_SECONDS = 60.0

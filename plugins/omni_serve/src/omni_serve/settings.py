@@ -37,7 +37,7 @@ class Limits:
         connections_per_address: connections from one address; raise it where a proxy brings all clients.
     """
 
-    body_mib: float = 64.0
+    body_mib: float = 48.0
     text_body_mib: float = 1.0
     json_values: int = 40_000
     media_mib: float = 32.0
@@ -80,7 +80,7 @@ class RealtimeLimits:
     sessions_per_key: int = 64
     turn_seconds: float = 120.0
     history_mib: float = 32.0
-    memory_mib: float = 128.0
+    memory_mib: float = 96.0
     items: int = 1000
     idle_seconds: float = 300.0
     session_seconds: float = 3600.0
