@@ -100,6 +100,22 @@ def _size_of(leaf: Any) -> int:
     return leaf.nbytes if type(leaf) is memoryview else len(leaf)
 
 
+def _scan(children: Iterable[Any], below: list[Any]) -> int:
+    """Add what must be visited to ``below``; return the bytes of the texts and bytes. Most values are small: this is one short loop."""
+    size = 0
+    for each in children:
+        kind = type(each)
+        if kind is str or kind is bytes:
+            size += len(each)
+        elif kind in _SIZED:
+            size += _size_of(each)
+        elif kind not in _LEAVES and (
+            kind is not dict or each
+        ):  # an empty dict, as parameters usually are, has nothing to visit
+            below.append(each)
+    return size
+
+
 def count_nodes(value: Any, limit: int) -> tuple[int, int]:
     """Count containers and leaves level by level, and the bytes of texts and bytes, and stop where there are more than ``limit`` nodes.
 
@@ -116,11 +132,7 @@ def count_nodes(value: Any, limit: int) -> tuple[int, int]:
                 count += len(node)
                 if count > limit:
                     return count, size
-                kinds = set(map(type, node))
-                if not kinds.isdisjoint(_SIZED):
-                    size += sum(_size_of(key) for key in node if type(key) in _SIZED)
-                if not kinds <= _LEAVES:
-                    below += [child for child in node if type(child) not in _LEAVES]
+                size += _scan(node, below)
                 children = node.values()
             elif kind in values:
                 children = values[kind](node)
@@ -132,12 +144,7 @@ def count_nodes(value: Any, limit: int) -> tuple[int, int]:
             count += len(children)
             if count > limit:
                 return count, size
-            kinds = set(map(type, children))
-            if not kinds.isdisjoint(_SIZED):
-                size += sum(_size_of(each) for each in children if type(each) in _SIZED)
-            if not kinds <= _LEAVES:
-                # Empty dicts, such as a request's parameters usually are, have nothing to visit.
-                below += [each for each in children if type(each) not in _LEAVES and (type(each) is not dict or each)]
+            size += _scan(children, below)
         if not below:
             return count, size
         level = below
