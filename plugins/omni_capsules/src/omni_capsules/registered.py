@@ -65,7 +65,7 @@ def _problems(spec: StageSpec, own: _Own, registry: PluginRegistry) -> Iterator[
             yield f"factory_args.{shown(name)[1:-1]} {shown(value)}"
     for name, value in spec.injected.items():
         if not _is_context(name, value, own) and value != spec.name:
-            yield f"{name} {value!r}"
+            yield f"{shown(name)[1:-1]} {shown(value)}"
 
 
 def _is_context(name: str, value: Any, own: _Own) -> bool:

@@ -44,7 +44,7 @@ class BodyBudget:
         if not self.has_room(key, size):
             raise ApiError(
                 503,
-                "The bodies of requests in progress take as much memory as they may.",
+                "The bodies of requests in progress take as much memory as they may (bodies_mib); send this one again later.",
                 code="overloaded",
                 retry_after=2,
             )

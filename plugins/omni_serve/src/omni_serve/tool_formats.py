@@ -61,7 +61,7 @@ def _sorted(found: list[str | ToolCall]) -> tuple[str, list[ToolCall]]:
     return texts, [each for each in found if isinstance(each, ToolCall)]
 
 
-# What JSON has outside of strings, and inside of them; possessive, so that nothing is kept for another try.
+# Pieces of JSON outside of strings, and inside of them; possessive, so that nothing is kept for another try.
 _OUTSIDE = re.compile(r"[ \t\r\n{}\[\]:,+\-.0-9eEtrufalsn]*+")
 _INSIDE = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
