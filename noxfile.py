@@ -41,8 +41,8 @@ SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
 # Their clients of the server pin versions that conflict with the others'.
 CLIENTS_CONSTRAINTS = str(ROOT / "tests/omni_serve/clients/constraints.txt")
 # Ray is large, and the others are tested without it.
-RAY = "omni-launcher-ray"
-RAY_FOLDER = "plugins/omni_launcher_ray"
+RAY = "omni-launchers[ray]"
+RAY_FOLDER = "plugins/omni_launchers"
 SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER)]
 TEST_TOOLS = [
     "pytest",
@@ -65,8 +65,8 @@ TEST_TOOLS += ["peft"]
 TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
 TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
 """Tests of how soon something happens: they run one at a time; all others run two at a time."""
-COMPUTED = ["omni_torch", "omni_kernels_cpu", "omni_engine", "omni_qwen3", "omni_fish_s2", "omni_diffusion"]
-COMPUTED += ["omni_qwen_image", "omni_image_demo", "omni_qwen25", "omni_qwen3_demo"]
+COMPUTED = ["omni_torch", "omni_kernels_cpu", "omni_torch.engine", "omni_qwen3", "omni_fish_s2", "omni_diffusion"]
+COMPUTED += ["omni_diffusion.qwen_image", "omni_demo.image", "omni_qwen25", "omni_demo.speech"]
 COMPUTED += [f"end_to_end/test_{name}.py" for name in ("media", "parity", "sharing", "variants")]
 """Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
 # For tests that write projects: check their style, install them.
@@ -80,7 +80,7 @@ MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Its interpreter runs without a GPU.
 TRITON = "triton==3.9.0"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio", "omni-serve": "silero"}
+EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-cli": "audio", "omni-serve": "silero"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -117,7 +117,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session(requires=WHEELS)
 def tests(session: nox.Session) -> None:
-    """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
+    """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_torch/engine."""
     install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, "pytest-xdist", NIXL, MOONCAKE))
     session.run("python", "-m", "pip", "check")
     oracle = Path(session.virtualenv.location) / "oracle"
@@ -134,7 +134,7 @@ def tests(session: nox.Session) -> None:
     timed = [f"tests/{name}" for name in TIMED]
     computed = [f"tests/{name}" for name in COMPUTED]
     elsewhere = [*timed, *computed, *(f"tests/packaging/{name}" for name in ("bare", "typed", "site"))]
-    elsewhere += ["tests/omni_sglang", "tests/omni_launcher_ray"]
+    elsewhere += ["tests/omni_sglang", "tests/omni_launchers/ray"]
     others = ["tests", *(f"--ignore={path}" for path in elsewhere)]
     both = ("-n", "2", "--dist", "loadfile")
     try:
@@ -158,13 +158,13 @@ def sglang(session: nox.Session) -> None:
     session.install("-c", SGLANG_CONSTRAINTS, "pytest-xdist")
     ours = wheels(
         "omni-core",
-        "omni-deploy",
-        "omni-tracing",
+        "omni-cli",
+        "omni-cli",
         "omni-torch",
         "omni-testing",
         "omni-relay-kit",
         "omni-relay-shm",
-        "omni-engine",
+        "omni-torch",
         "omni-qwen3",
         SGLANG,
     )
@@ -190,14 +190,14 @@ def clients(session: nox.Session) -> None:
 
 @nox.session(requires=WHEELS)
 def ray(session: nox.Session) -> None:
-    """Pipelines on a Ray cluster of three nodes on this machine: tests/omni_launcher_ray. Arguments go to pytest."""
-    names = ("omni-core", "omni-torch", "omni-testing", "omni-terminal", "omni-launcher-hosts", RAY, "omni-media")
-    names += ("omni-operations",)
-    names += ("omni-relay-kit", "omni-relay-shm", "omni-relay-nixl", "omni-engine", "omni-qwen3", "omni-qwen3-demo")
+    """Pipelines on a Ray cluster of three nodes on this machine: tests/omni_launchers/ray. Arguments go to pytest."""
+    names = ("omni-core", "omni-torch", "omni-testing", "omni-cli", "omni-launchers", RAY, "omni-media")
+    names += ("omni-cli",)
+    names += ("omni-relay-kit", "omni-relay-shm", "omni-relay-nixl", "omni-torch", "omni-qwen3", "omni-demo")
     tools = ("pytest", "pytest-asyncio", "pytest-timeout", "psutil", NIXL)
     install_wheels(session, *names, extra=tools)
     session.run("python", "-m", "pip", "check")
-    arguments = session.posargs or ["tests/omni_launcher_ray"]
+    arguments = session.posargs or ["tests/omni_launchers/ray"]
     run_tests(session, *arguments, env=ONE_THREAD)
 
 
@@ -212,7 +212,7 @@ def kernels(session: nox.Session) -> None:
         "omni-core",
         "omni-torch",
         "omni-testing",
-        "omni-engine",
+        "omni-torch",
         "omni-kernels",
         extra=("pytest-asyncio", "pytest-timeout", "pytest-xdist", TRITON),
     )
@@ -227,7 +227,7 @@ def instruction_sets(session: nox.Session) -> None:
     Needs AVX2 and SIMDe (Debian: libsimde-dev). Arguments go to pytest.
     """
     install_wheels(
-        session, "omni-core", "omni-torch", "omni-testing", "omni-engine", "omni-kernels-cpu",
+        session, "omni-core", "omni-torch", "omni-testing", "omni-torch", "omni-kernels-cpu",
         extra=(*TEST_TOOLS, "pytest-xdist"),
     )  # fmt: skip
     found = session.run("python", "-c", "import omni_kernels_cpu as it; print(it.__path__[0])", silent=True)
@@ -244,7 +244,7 @@ def attacks(session: nox.Session) -> None:
     """
     extra = ("aiohttp", "websockets", "pillow", "attrs")
     install_wheels(
-        session, "omni-core", "omni-qwen3", "omni-qwen3-demo", "omni-media", "omni-relay-shm", "omni-serve", extra=extra
+        session, "omni-core", "omni-qwen3", "omni-demo", "omni-media", "omni-relay-shm", "omni-serve", extra=extra
     )
     session.run("python", "tests/attacks/run.py", *session.posargs, env=ONE_THREAD)
 
@@ -266,7 +266,7 @@ def faults(session: nox.Session) -> None:
     """The table of faults: what becomes of good requests beside harm of every kind, in ten minutes on two idle cores. Arguments go to
     it: nox -s faults -- --quick --only poison.
     """
-    names = ("omni-core", "omni-engine", "omni-torch", "omni-relay-shm", "omni-relay-kit")
+    names = ("omni-core", "omni-torch", "omni-torch", "omni-relay-shm", "omni-relay-kit")
     install_wheels(session, *names, extra=("psutil",))
     session.run("python", "tests/faults/table/run.py", *session.posargs, env=ONE_THREAD)
 
@@ -309,13 +309,11 @@ def lowest(session: nox.Session, name: str) -> None:
     Distributions are tested one by one, because the lowest version of one may conflict with another's dependencies.
     """
     bounds = Path(session.virtualenv.location) / "lowest.txt"
-    needs = dict([*lower_bounds("omni-testing"), *lower_bounds("omni-terminal"), *lower_bounds(name)])
+    needs = dict([*lower_bounds("omni-testing"), *lower_bounds("omni-cli"), *lower_bounds(name)])
     lines = [f"{each}=={version}" for each, version in needs.items()] + [pinned("torch")]
     session.log(", ".join(lines))
     bounds.write_text("\n".join(lines) + "\n")
-    names = list(
-        dict.fromkeys(["omni-core", "omni-testing", "omni-terminal", "omni-relay-kit", "omni-relay-shm", name])
-    )
+    names = list(dict.fromkeys(["omni-core", "omni-testing", "omni-cli", "omni-relay-kit", "omni-relay-shm", name]))
     session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names))
     session.install("--no-deps", "--force-reinstall", *wheels(*names))
     session.run("python", "-m", "pip", "check")
@@ -332,7 +330,7 @@ def old_plugin(session: nox.Session) -> None:
     """A plugin for the API level before this core's, and one for the level after: left out, and the message says what
     to upgrade.
     """
-    install_wheels(session, "omni-core", "omni-terminal", "omni-relay-shm", extra=("build", "hatchling"))
+    install_wheels(session, "omni-core", "omni-cli", "omni-relay-shm", extra=("build", "hatchling"))
     level = int(session.run("python", "-c", ASK_LEVEL, silent=True) or 0)
     session.install("--no-deps", "--force-reinstall", *plugin_wheels(session, old=level - 1, new=level + 1))
     shown = str(session.run("omni", "plugins", "check", success_codes=[1], silent=True))
@@ -369,7 +367,7 @@ def example(session: nox.Session) -> None:
 def example_parts(session: nox.Session) -> None:
     """The examples of a third party's parts for Qwen3-Omni, and of a model of engine and denoising stages, pass their own tests."""
     tools = ("hatchling", "pytest-asyncio")
-    install_wheels(session, "omni-core", "omni-qwen3", "omni-diffusion", "omni-engine", extra=tools)
+    install_wheels(session, "omni-core", "omni-qwen3", "omni-diffusion", "omni-torch", extra=tools)
     built = [f"{each}[test]" for each in (PARTS_EXAMPLE, SKETCH_EXAMPLE)]
     session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *built)
     session.run("python", "-m", "pip", "check")

@@ -28,10 +28,10 @@ from omni_qwen3.config import read_config
 from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.few_rows import Matrix, matrix_of
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
-from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.operations.few_rows import Matrix, matrix_of
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
 
 
 def bytes_read(predictor: CodePredictor) -> int:

@@ -27,8 +27,8 @@ from omni_core.protocol.specs import KernelSpec
 from omni_kernels_cpu.library import instruction_set, problem
 from omni_qwen3.config import read_config
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
 
 Kernels = dict[str, list[KernelSpec]]
 

@@ -31,7 +31,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk
 
 TEXTS = ("What is your name?", "Say hello.", "Who are you?", "How are you?")
-DEADLINES = "omni_torch.deadlines:Deadlines"
+DEADLINES = "omni_torch.vocoder.deadlines:Deadlines"
 STAGES = ("thinker", "talker_ar", "code2wav")
 
 

@@ -18,11 +18,11 @@ import torch
 from report import Row, compare, json_option, publish, quick_option
 
 from omni_core.plugins import load_plugins
-from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights, decode_layers
-from omni_torch.few_rows import Matrix
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
-from omni_torch.scaled_linear import GPU_QUANTIZATIONS
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights, MixtureWeights, decode_layers
+from omni_torch.operations.few_rows import Matrix
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
+from omni_torch.quantization.scaled_linear import GPU_QUANTIZATIONS
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, TOP_K, UNITS = 2048, 32, 4, 128, 128, 8, 768
 BLOCK = 16

@@ -27,10 +27,10 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.groups import Groups
 from omni_diffusion.parts import parts
-from omni_qwen_image.decoder import create_decoder
-from omni_qwen_image.denoiser import create_denoiser
-from omni_qwen_image.encoder import create_encoder
-from omni_qwen_image.tiny_checkpoint import write_tiny_checkpoint
+from omni_diffusion.qwen_image.decoder import create_decoder
+from omni_diffusion.qwen_image.denoiser import create_denoiser
+from omni_diffusion.qwen_image.encoder import create_encoder
+from omni_diffusion.qwen_image.tiny_checkpoint import write_tiny_checkpoint
 
 STEPS = [4, 12, 6, 20, 4, 8, 12, 6]
 

@@ -21,7 +21,7 @@ from report import Row, compare, json_option, publish, quick_option
 
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.packed_linear import pack_linears
+from omni_torch.quantization.packed_linear import pack_linears
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
 from networks import own, reference

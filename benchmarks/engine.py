@@ -32,11 +32,11 @@ from report import alone as median
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_core.stage.assembly import assemble
-from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.packed_linear import packed, product
-from omni_torch.quantized_linear import QUANTIZATIONS
+from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.quantization.packed_linear import packed, product
+from omni_torch.quantization.quantized_linear import QUANTIZATIONS
 
 CONCURRENT = 8
 
@@ -90,7 +90,7 @@ class Reference:
         return frames / self.seconds["talker"]
 
 
-ENGINE = "omni_engine.scheduler:EngineScheduler"
+ENGINE = "omni_torch.engine.scheduler:EngineScheduler"
 
 
 def create_thinker(checkpoint: Path, **arguments: Any) -> EngineScheduler:

@@ -91,7 +91,7 @@ class Ours:
     def __init__(self, checkpoint: Path) -> None:
         self._stage = assemble(
             "omni_fish_s2.semantic:SpeechRunner.from_checkpoint",
-            "omni_engine.scheduler:EngineScheduler",
+            "omni_torch.engine.scheduler:EngineScheduler",
             "omni_fish_s2.frame_feedback:FrameFeedback",
             model_path=str(checkpoint),
         )

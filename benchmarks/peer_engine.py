@@ -67,8 +67,8 @@ class Omni:
         from engine import create_thinker
 
         from omni_core.plugins import load_plugins
-        from omni_torch.installed_kernels import install
-        from omni_torch.kernel_specs import kernel_specs
+        from omni_torch.operations.installed_kernels import install
+        from omni_torch.operations.kernel_specs import kernel_specs
 
         torch.set_num_threads(threads)
         found = kernel_specs(load_plugins())

@@ -19,6 +19,7 @@ import click
 import torch
 import torch.nn.functional as F
 from attrs import evolve
+from demo_training.speech import report
 from report import Row, alone, json_option, publish
 from torch import nn
 from transformers import AutoTokenizer
@@ -26,17 +27,16 @@ from transformers import AutoTokenizer
 from omni_core.client import open_async
 from omni_core.model_runner import ForwardBatch
 from omni_core.plugins import load_plugins
+from omni_demo.speech.pipeline import CHECKPOINT, demo
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of
-from omni_qwen3_demo.pipeline import CHECKPOINT, demo
-from omni_qwen3_demo.training import report
 from omni_testing.quantized_checkpoints import write_gguf, write_quantized, write_scaled
-from omni_torch import quantized_linear
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
-from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.quantized_linear import QUANTIZATIONS
-from omni_torch.scaled_linear import ALIGNMENT, GPU_QUANTIZATIONS
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
+from omni_torch.quantization import quantized_linear
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantization.quantized_linear import QUANTIZATIONS
+from omni_torch.quantization.scaled_linear import ALIGNMENT, GPU_QUANTIZATIONS
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},

@@ -26,13 +26,13 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from omni_cli.deploy.source import LayeredSource
 from omni_core import open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.coordinator import StreamEvent
 from omni_core.interface import SPEECH, TEXT, Interface
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
-from omni_deploy.source import LayeredSource
 from omni_serve import Settings, create_app
 from omni_serve.encoders import pcm16
 from omni_serve.settings import RealtimeLimits

@@ -37,7 +37,6 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
-from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code2wav import Vocoder, create_code2wav
 from omni_qwen3.config import DecoderConfig, QwenConfig, parse_config
 from omni_qwen3.talker import TalkerRunner
@@ -46,11 +45,12 @@ from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
-from omni_torch.packed_linear import pack_linears
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.scaled_linear import GPU_QUANTIZATIONS
+from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
+from omni_torch.quantization.packed_linear import pack_linears
+from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.quantization.scaled_linear import GPU_QUANTIZATIONS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
 from released import RELEASED

@@ -27,14 +27,14 @@ from report import Row, alone, json_option, publish, quick_option
 from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import ReplicaChoice
-from omni_engine.batching import Batcher
 from omni_planner.arrivals import Bursts, Gamma, open_loop
 from omni_planner.costs import Cost
 from omni_planner.failures import Failure
 from omni_planner.profile import CLIENT, FEATURES, TRANSFERS, Hardware, PipelineProfile, Sample, StageProfile, Visit
 from omni_planner.requests import closed_loop, draw
 from omni_planner.simulate import Outcome, simulate
-from omni_torch.vocoder import VocoderScheduler
+from omni_torch.engine.batching import Batcher
+from omni_torch.vocoder.scheduler import VocoderScheduler
 
 MICRO = 1e-6
 
@@ -56,7 +56,7 @@ TRANSFER, WAKE = 30, 200
 WORDS, FRAMES = (6, 8, 9, 7), (19, 26, 30, 22)
 """Tokens and frames of the spoken requests."""
 
-DEADLINES = {"policy": "omni_torch.deadlines:Deadlines"}
+DEADLINES = {"policy": "omni_torch.vocoder.deadlines:Deadlines"}
 
 
 def _cost(features: list[str], seconds: Mapping[str, float], error: float) -> Cost:
@@ -211,7 +211,7 @@ LOADS = [
 def _estimated(total: int) -> Outcome:
     from omni_planner.devices import ACCELERATORS, Rates
     from omni_planner.estimate import Device, estimate
-    from omni_torch.works import Ask, DecoderWork, PassWork, PipelineWorks, StageWork
+    from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork
 
     decoder = DecoderWork(layers=2, hidden_size=64, shared=5_000_000, head=0, cached=256, heads=64)
     works = PipelineWorks(

@@ -16,7 +16,7 @@ from typing import Any
 from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk
-from omni_qwen3_demo.pipeline import default_model, demo
+from omni_demo.speech.pipeline import default_model, demo
 
 MESSAGES = {"messages": [{"role": "user", "content": "What is your name?"}]}
 ALONE, TOGETHER = 20, 16

@@ -20,7 +20,7 @@ import psutil
 from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, TextChunk
-from omni_qwen3_demo.pipeline import default_model, demo
+from omni_demo.speech.pipeline import default_model, demo
 
 KILLED = "thinker"
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import click
 from report import Row, compare, json_option, publish, quick_option
 
+from omni_demo.speech.pipeline import CHECKPOINT
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint as write_fish
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_qwen3_demo.pipeline import CHECKPOINT
 
 CHUNKS = (4, 24, 24)
 LABELS = ("first chunk, 4 frames", "second, 24 frames", "third, 24 frames")

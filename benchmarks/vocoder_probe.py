@@ -14,8 +14,8 @@ from importlib import import_module
 import torch
 
 from omni_core.plugins import load_plugins
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
 
 
 def main(module: str, checkpoint: str, dtype: str, streams: int, chunks: list[int]) -> None:

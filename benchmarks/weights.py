@@ -27,7 +27,7 @@ from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.pipeline import qwen3_omni_text
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch import weight_cache
+from omni_torch.checkpoints import weight_cache
 
 WAYS: dict[str, tuple[str, str | None, float, float]] = {
     "float32": ("float32", None, 0.03, 413),
@@ -39,13 +39,13 @@ WAYS: dict[str, tuple[str, str | None, float, float]] = {
 
 LOAD = """
 import sys, time
-import omni_torch.prepared, omni_torch.weights
-from omni_torch.kernel_specs import kernel_specs
-from omni_torch.installed_kernels import install
+import omni_torch.checkpoints.prepared, omni_torch.checkpoints.weights
+from omni_torch.operations.kernel_specs import kernel_specs
+from omni_torch.operations.installed_kernels import install
 from omni_core.plugins import load_plugins
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import load_thinker
-from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
 install({name: [each for each in some if each.device == "cpu"] for name, some in kernel_specs(load_plugins()).items()})
 folder, dtype, quantization = sys.argv[1:]
 begin = time.perf_counter()

@@ -60,8 +60,8 @@ def run_folder() -> Iterator[Path]:
 def kernels() -> Iterator[dict[str, Any]]:
     """The installed kernels for a CPU by operation, as ``install`` takes them. None are installed after the test."""
     from omni_core.plugins import load_plugins
-    from omni_torch.installed_kernels import install
-    from omni_torch.kernel_specs import kernel_specs
+    from omni_torch.operations.installed_kernels import install
+    from omni_torch.operations.kernel_specs import kernel_specs
 
     specs = kernel_specs(load_plugins())
     yield {name: [each for each in some if each.device == "cpu"] for name, some in specs.items()}

@@ -1,6 +1,6 @@
 """Takes docs/pictures/page-light.png and page-dark.png of the page of ``omni serve demo``: ``python docs/pictures/page.py``.
 
-Needs omni-serve, omni-qwen3-demo, Pillow, playwright, and the path of a Chromium in ``OMNI_CHROMIUM``.
+Needs omni-serve, omni-demo, Pillow, playwright, and the path of a Chromium in ``OMNI_CHROMIUM``.
 """
 
 from __future__ import annotations

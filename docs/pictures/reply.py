@@ -1,6 +1,6 @@
 """Makes docs/pictures/reply.wav with the demo, and a picture of its sound: ``python docs/pictures/reply.py``.
 
-Needs omni-qwen3-demo, matplotlib, Pillow and soundfile.
+Needs omni-demo, matplotlib, Pillow and soundfile.
 """
 
 from __future__ import annotations

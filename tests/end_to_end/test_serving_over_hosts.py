@@ -19,12 +19,12 @@ import pytest
 from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
 
-pytest.importorskip("omni_qwen3_demo")
+pytest.importorskip("omni_demo.speech")
 pytest.importorskip("omni_serve")
 httpx = pytest.importorskip("httpx2")
 
-from omni_launcher_hosts.conformance import HERE, THERE, free_address  # noqa: E402
-from omni_launcher_hosts.curve import CurveKeys  # noqa: E402
+from omni_launchers.hosts.conformance import HERE, THERE, free_address  # noqa: E402
+from omni_launchers.hosts.curve import CurveKeys  # noqa: E402
 
 ONE = ("--option", "processes=one")
 TWO = (

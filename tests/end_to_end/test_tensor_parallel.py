@@ -22,7 +22,7 @@ from omni_qwen3.config import read_config
 from omni_qwen3.sharding import part_of
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.tensor_parallel import TensorParallel
+from omni_torch.processes.tensor_parallel import TensorParallel
 
 
 def sharded(model_path: Path, size: int, **arguments: Any) -> PipelineConfig:
@@ -74,7 +74,7 @@ async def test_ranks_with_deadlines_stay_together(checkpoints: dict[str, Path], 
         evolve(request, metadata=request.metadata | {"first_within": (0.01, 0.2, 5.0)[number % 3]})
         for number, request in enumerate(mixed(cases) * 2)
     ]
-    policy = {"policy": "omni_torch.deadlines:Deadlines"}
+    policy = {"policy": "omni_torch.vocoder.deadlines:Deadlines"}
     stages = [
         evolve(
             stage, factory_args=stage.factory_args | policy | ({"max_running": 3} if stage.name == "thinker" else {})

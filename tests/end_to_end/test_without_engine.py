@@ -18,7 +18,7 @@ TOY = Path(__file__).parent / "toy_distribution"
 
 PROGRAM = """
 import asyncio, json, sys
-from omni_deploy.source import LayeredSource
+from omni_cli.deploy.source import LayeredSource
 from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 
@@ -62,4 +62,4 @@ def test_without_any_scheduler_the_error_says_what_to_install(model: Path) -> No
     failed = run(model, OMNI_DISABLE_PLUGINS="engine,sglang")
     assert failed.returncode != 0
     assert "stages[thinker].scheduler: no scheduler that can drive" in failed.stderr
-    assert "pip install omni-engine" in failed.stderr
+    assert "pip install omni-torch" in failed.stderr

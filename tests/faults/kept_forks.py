@@ -16,7 +16,7 @@ import pytest
 from attrs import frozen
 
 from omni_core.processes.process import interpreter, with_defaults
-from omni_torch.forks import server
+from omni_torch.processes.forks import server
 
 _TEST = "PYTEST_CURRENT_TEST"
 

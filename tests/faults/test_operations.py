@@ -19,7 +19,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError, RequestAbortedError, RequestFailedError, StartupError
 from omni_core.protocol.messages import OmniRequest
 
-pytest.importorskip("omni_operations")
+pytest.importorskip("omni_cli.live")
 
 SECONDS = 60.0
 
@@ -176,7 +176,7 @@ async def test_another_process_that_dies_while_a_unit_joins_knows_it_all_the_sam
 async def test_a_process_that_does_not_answer_stops_an_operation_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omni_operations.units.TOLD_SECONDS", 1.0)
+    monkeypatch.setattr("omni_cli.live.units.TOLD_SECONDS", 1.0)
     async with open_async(two(folder)) as pipe:
         os.kill(pipe.process_ids["begin"], signal.SIGSTOP)
         try:
@@ -347,7 +347,7 @@ async def test_a_balance_of_ones_own(folder: Path) -> None:
 
 
 async def test_a_stage_scales_with_its_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_operations.autoscaler.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("omni_cli.live.autoscaler.LOOK_SECONDS", 0.1)
     autoscale = {"max": 3, "queue_seconds": 0.2, "after": 0.1, "idle_seconds": 0.3}
     async with open_async(two(folder, autoscale=autoscale)) as pipe:
         assert set(pipe.health()) == {"begin", "work"}

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from test_operations import ask, held, two, until
 
+from omni_cli.status_client import running
 from omni_core.client import AsyncPipe, open_async
-from omni_terminal.status_client import running
 
-pytest.importorskip("omni_operations")
+pytest.importorskip("omni_cli.live")
 
 
 async def begin(pipe: AsyncPipe, folder: Path, *arguments: str) -> asyncio.subprocess.Process:

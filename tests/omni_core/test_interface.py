@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from omni_cli.deploy.writing import dump_json, load_config
 from omni_core.config.loading import structure, unstructure
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.interface import SEED, SPEECH, TEXT, Interface, Parameter, ParameterGroup
-from omni_deploy.writing import dump_json, load_config
 
 TEMPERATURE = Parameter("temperature", "number", "how hot", 0.0, minimum=0, maximum=2)
 LENGTH = Parameter("max_new_tokens", "integer", "how long", 10, 1, 2**31 - 1, aliases=["max_tokens"])

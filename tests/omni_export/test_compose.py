@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omni_export_reading import documents, parsed
 
-from omni_launcher_hosts.curve import CurveKeys
+from omni_launchers.hosts.curve import CurveKeys
 
 
 @pytest.fixture

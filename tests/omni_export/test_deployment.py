@@ -96,7 +96,7 @@ def test_files_keep_their_names_and_order(export: Any, folder: Path) -> None:
 
 
 def test_a_checkpoint_in_a_folder_has_another_place_there(export: Any, folder: Path) -> None:
-    from omni_qwen3_demo.pipeline import default_model
+    from omni_demo.speech.pipeline import default_model
 
     checkpoint, _ = default_model()
     given = ("k8s", "qwen3-omni", "--model", str(checkpoint), *IMAGE)

@@ -30,14 +30,14 @@ def test_what_an_image_installs(export: Any, variant: str) -> None:
         "--constraints",
         "constraints.txt",
         "--package",
-        "omni-terminal",
+        "omni-cli",
     )
     result = export("docker", "demo", "qwen3-omni", *arguments)
     assert result.exit_code == 0, result.output
     given = words(result.stdout)
     kernels = {"cpu": "omni-kernels-cpu", "cuda": "omni-kernels"}[variant]
-    common = ["omni-core", "omni-serve", "omni-launcher-hosts", "omni-engine", "omni-relay-nixl[cu12]"]
-    names = [*common, kernels, "omni-qwen3-demo", "omni-qwen3", "omni-terminal"]
+    common = ["omni-core", "omni-serve", "omni-launchers", "omni-torch", "omni-relay-nixl[cu12]"]
+    names = [*common, kernels, "omni-demo", "omni-qwen3", "omni-cli"]
     assert given[-len(names) :] == names
     assert given[given.index("--constraint") + 1] == "constraints.txt"
     assert ("--extra-index-url" in given) == (variant == "cpu")

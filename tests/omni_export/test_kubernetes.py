@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 from omni_export_reading import Objects, objects, parsed
 
-from omni_launcher_hosts.curve import CurveKeys
+from omni_launchers.hosts.curve import CurveKeys
 
 IMAGE = "registry.example/omni:0.1"
 VERSIONS = ("1.29", "1.33", "1.37")

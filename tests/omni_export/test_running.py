@@ -17,9 +17,9 @@ from omni_export_reading import objects
 
 from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
-from omni_launcher_hosts.conformance import HERE, THERE, free_address
+from omni_launchers.hosts.conformance import HERE, THERE, free_address
 
-pytest.importorskip("omni_qwen3_demo")
+pytest.importorskip("omni_demo.speech")
 
 
 class Pods:

@@ -13,11 +13,11 @@ from fish_cases import MAX_NEW_TOKENS, REFERENCE_TEXT, voices
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import assemble
-from omni_engine.scheduler import EngineScheduler
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs
 from omni_fish_s2.prompt import PromptBuilder, Voice
 from omni_fish_s2.text import split_text
+from omni_torch.engine.scheduler import EngineScheduler
 
 GREEDY = {"temperature": 0.0}
 
@@ -26,7 +26,7 @@ def create_semantic_ar(checkpoint: str, **arguments: Any) -> EngineScheduler:
     """The stage outside a pipeline, on the engine."""
     stage = assemble(
         "omni_fish_s2.semantic:SpeechRunner.from_checkpoint",
-        "omni_engine.scheduler:EngineScheduler",
+        "omni_torch.engine.scheduler:EngineScheduler",
         "omni_fish_s2.frame_feedback:FrameFeedback",
         model_path=checkpoint,
         **arguments,

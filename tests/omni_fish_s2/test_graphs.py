@@ -1,5 +1,5 @@
 """Replayed steps and frames equal the reference's, and a GPU could record the recorded functions. The recorder here
-calls the recorded function again (see tests/omni_engine/test_graphs.py).
+calls the recorded function again (see tests/omni_torch/engine/test_graphs.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fish_cases import CASES, SAMPLED, SAMPLED_CASES, SHAPES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from fish_released import RELEASED
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch.engine"))
 
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 
@@ -25,7 +25,7 @@ from omni_fish_s2.config import parse_config
 from omni_fish_s2.frame_feedback import recordable_frame
 from omni_fish_s2.sampling import SpeechSampling, choose, filters, widest
 from omni_fish_s2.slow import SlowDecoder
-from omni_torch.graphs import EagerRecorder, Graphs
+from omni_torch.runners.graphs import EagerRecorder, Graphs
 
 Golden = dict[str, dict[str, np.ndarray]]
 

@@ -14,8 +14,8 @@ from omni_fish_s2.codec.layers import WindowTransformer
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.config import read_config
 from omni_fish_s2.layers import DecoderLayer, rotary
-from omni_torch.kernels import Operation
-from omni_torch.operations import add_rms_norm, rms_norm
+from omni_torch.operations.kernels import Operation
+from omni_torch.operations.shared import add_rms_norm, rms_norm
 
 
 def calls_of(operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from omni_cli.deploy.fitting import placed
 from omni_core.config.completion import Machine
 from omni_core.errors import ConfigError
-from omni_deploy.fitting import placed
 from omni_fish_s2.config import read_config
 from omni_fish_s2.memory import networks_of
 from omni_fish_s2.pipeline import fish_s2
 from omni_fish_s2.slow import load_decoders
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch.hub import listing
+from omni_torch.checkpoints.hub import listing
 
 
 @pytest.fixture(scope="module")

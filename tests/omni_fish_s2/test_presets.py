@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fish_released import RELEASED
 from test_released import NAMES, on_disk
 
+from omni_cli.deploy.budgets import problems
+from omni_cli.deploy.fitting import placed
+from omni_cli.deploy.source import LayeredSource
 from omni_core.config.completion import DoesNotFitError, Machine
 from omni_core.config.placement import plan
-from omni_deploy.budgets import problems
-from omni_deploy.fitting import placed
-from omni_deploy.source import LayeredSource
 from omni_fish_s2.memory import CODEC
 from omni_testing import PresetConformance
 from omni_testing.presets import PresetMachine
@@ -50,25 +50,25 @@ class TestPresets(PresetConformance):
     def released(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A stand-in for the checkpoint, and a laptop with 32 GB, of which the system has some, without instructions for bfloat16."""
         self.folder = write_released(tmp_path)
-        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 26 * GIB)
-        monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: False)
+        monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 26 * GIB)
+        monkeypatch.setattr("omni_torch.placement.devices.computes_bfloat16", lambda: False)
 
     def checkpoint(self) -> str:
         return str(self.folder)
 
     def test_a_smaller_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a kernel for it; with one, weights in bfloat16 stay so."""
-        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 11 * GIB)
-        monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: False)
+        monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 11 * GIB)
+        monkeypatch.setattr("omni_torch.placement.devices._has_kernel_for_bfloat16", lambda: False)
         config = LayeredSource("fish-s2/cpu", self.checkpoint(), platform="cpu").resolve().config
         with pytest.raises(DoesNotFitError, match=r"weights on the CPU take 19\.\d GiB in float32 \("):
             placed(config, Machine([]))
-        monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: True)
+        monkeypatch.setattr("omni_torch.placement.devices._has_kernel_for_bfloat16", lambda: True)
         with pytest.raises(
             DoesNotFitError, match=r"take 11\.\d GiB in float32, decoders as they are stored in bfloat16 \("
         ):
             placed(config, Machine([]))
-        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 12 * GIB)
+        monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 12 * GIB)
         assert placed(config, Machine([])).config.stage("semantic_ar").factory_args["dtype"] == "float32"
         small = LayeredSource("fish-s2/1x80", self.checkpoint(), platform="cuda").resolve().config
         planned = plan(placed(small, Machine([8 * GIB], here=False)).config)

@@ -19,10 +19,11 @@ from omni_fish_s2.semantic import SpeechRunner
 from omni_fish_s2.slow import SlowDecoder, load_decoders
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing.quantized_checkpoints import write_scaled
-from omni_torch import few_rows, packed_linear
-from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
-from omni_torch.quantized_linear import LEAST_VALUES, Int8WeightLinear, quantize_for
-from omni_torch.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
+from omni_torch.operations import few_rows
+from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear
+from omni_torch.quantization import packed_linear
+from omni_torch.quantization.quantized_linear import LEAST_VALUES, Int8WeightLinear, quantize_for
+from omni_torch.quantization.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
 
 NAME = "int8_weight_only"
 

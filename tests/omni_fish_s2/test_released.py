@@ -20,7 +20,7 @@ from omni_fish_s2.codec.networks import CodecDecoder, CodecEncoder
 from omni_fish_s2.codec.weights import CodecFile, load_codec
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.slow import PREFIXES, SlowDecoder
-from omni_torch.weights import prefixed
+from omni_torch.checkpoints.weights import prefixed
 
 NAMES = json.loads((Path(__file__).parent / "golden" / "released_names.json").read_text())
 

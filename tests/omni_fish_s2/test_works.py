@@ -15,7 +15,7 @@ from test_released import NAMES, folded
 
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.works import works_of
-from omni_torch.works import Ask, Counts, DecoderWork, PassWork
+from omni_torch.placement.work import Ask, Counts, DecoderWork, PassWork
 
 WORKS = works_of(parse_config(RELEASED))
 

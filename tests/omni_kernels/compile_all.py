@@ -117,7 +117,7 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def _weights(capability: int) -> list[str]:
     """Return the types of weights, floats of 8 bits where they can be compiled
-    (:data:`omni_torch.scaled_linear.FLOAT8_CAPABILITY`).
+    (:data:`omni_torch.quantization.scaled_linear.FLOAT8_CAPABILITY`).
     """
     return ["bf16", "i8", *(["fp8e4nv"] if capability >= 89 else [])]
 

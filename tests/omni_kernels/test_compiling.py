@@ -14,7 +14,7 @@ import pytest
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize("capability", [80, 90])
 def test_every_kernel_compiles(capability: int, tmp_path: Path) -> None:
-    pytest.importorskip("omni_engine")
+    pytest.importorskip("omni_torch.engine")
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     script = Path(__file__).with_name("compile_all.py")
     done = subprocess.run(

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from omni_torch import experts as operations
-from omni_torch.comparison import BOUNDS, relative_error
+from omni_torch.operations import experts as operations
+from omni_torch.operations.comparison import BOUNDS, relative_error
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
 from omni_kernels.plugin import omni_kernels
-from omni_torch import operations
-from omni_torch.comparison import BOUNDS, relative_error
+from omni_torch.operations import shared as operations
+from omni_torch.operations.comparison import BOUNDS, relative_error
 
 KERNELS = [(component, getattr(torch, name)) for component in omni_kernels() for name in component.dtypes]
 
@@ -155,7 +155,7 @@ def test_nan_stays_where_it_is(device: str) -> None:
 
 def decoding(device: str, lengths: list[int]) -> tuple[object, ...]:
     """Arguments of a decode step of requests with these numbers of positions."""
-    decode = pytest.importorskip("omni_engine.attention.decode")
+    decode = pytest.importorskip("omni_torch.engine.attention.decode")
     generator = torch.Generator(device).manual_seed(2)
     example: tuple[object, ...] = decode._example(lengths, 6, 2, 24, dtype=torch.float32, generator=generator)
     return example
@@ -164,7 +164,7 @@ def decoding(device: str, lengths: list[int]) -> tuple[object, ...]:
 @pytest.mark.parametrize("lengths", [[1], [31, 32, 33], [511, 512, 513], [1, 1025]], ids=str)
 def test_decode_attention_at_the_edges_of_blocks_and_parts(lengths: list[int], device: str) -> None:
     arguments = decoding(device, lengths)
-    operation = import_module("omni_engine.attention.decode").paged_decode
+    operation = import_module("omni_torch.engine.attention.decode").paged_decode
     kernel = import_module("omni_kernels.decode").paged_decode
     assert relative_error(operation, kernel, arguments) <= 1e-5
     assert relative_error(operation, kernel, (*arguments[:-1], 0.3)) <= 1e-5

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from omni_torch.comparison import BOUNDS, relative_error
-from omni_torch.decoder_stack import decode_layers, example
-from omni_torch.few_rows import GROUP, Matrix
+from omni_torch.operations.comparison import BOUNDS, relative_error
+from omni_torch.operations.decoder_stack import decode_layers, example
+from omni_torch.operations.few_rows import GROUP, Matrix
 
 BOUND = BOUNDS["bfloat16"]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from omni_torch.comparison import BOUNDS, relative_error
-from omni_torch.decoder_stack import DecoderStack, decode_layers, example
-from omni_torch.experts import experts
-from omni_torch.few_rows import Matrix, few_rows_linear
-from omni_torch.quantized_values import FLOAT8, quantized_float8, quantized_int8
+from omni_torch.operations.comparison import BOUNDS, relative_error
+from omni_torch.operations.decoder_stack import DecoderStack, decode_layers, example
+from omni_torch.operations.experts import experts
+from omni_torch.operations.few_rows import Matrix, few_rows_linear
+from omni_torch.quantization.quantized_values import FLOAT8, quantized_float8, quantized_int8
 
 ROUNDED = {torch.int8: quantized_int8, FLOAT8: quantized_float8}
 KINDS = pytest.mark.parametrize("kind", ROUNDED, ids=str)

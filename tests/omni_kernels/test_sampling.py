@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from omni_torch.sampling import _probabilities, sample_tokens
+from omni_torch.sampling.sample import _probabilities, sample_tokens
 
 Arguments = tuple[torch.Tensor, ...]
 

@@ -11,13 +11,13 @@ from attrs import evolve
 from omni_kernels_cpu import decoder, rows
 from omni_kernels_cpu.decoder import bound_stack
 from omni_kernels_cpu.frames import code_frames
-from omni_torch import code_frames as operations
-from omni_torch.code_frames import CodeChoice, FramePredictor, frames_example
-from omni_torch.coded_weights import UNIT, coded_bfloat16
-from omni_torch.comparison import relative_error
-from omni_torch.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.few_rows import Matrix
-from omni_torch.quantized_values import quantized_int4, quantized_int8
+from omni_torch.operations import code_frames as operations
+from omni_torch.operations.code_frames import CodeChoice, FramePredictor, frames_example
+from omni_torch.operations.comparison import relative_error
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
+from omni_torch.operations.few_rows import Matrix
+from omni_torch.quantization.coded_weights import UNIT, coded_bfloat16
+from omni_torch.quantization.quantized_values import quantized_int4, quantized_int8
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 

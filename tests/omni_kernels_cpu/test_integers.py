@@ -10,11 +10,11 @@ from attrs import evolve
 
 from omni_kernels_cpu import decoder, rows
 from omni_kernels_cpu.library import instruction_set
-from omni_torch import decoder_stack
-from omni_torch.comparison import relative_error
-from omni_torch.decoder_stack import DecoderStack, MixtureWeights
-from omni_torch.few_rows import Matrix, few_rows_linear, rounded_inputs, widened
-from omni_torch.quantized_values import quantized_int4
+from omni_torch.operations import decoder_stack
+from omni_torch.operations.comparison import relative_error
+from omni_torch.operations.decoder_stack import DecoderStack, MixtureWeights
+from omni_torch.operations.few_rows import Matrix, few_rows_linear, rounded_inputs, widened
+from omni_torch.quantization.quantized_values import quantized_int4
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 kinds = pytest.mark.parametrize("kind", ["int8", "int4", "int4 with zero points"])

@@ -17,13 +17,14 @@ from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
 from omni_kernels_cpu import decoder, library, rows
 from omni_kernels_cpu.plugin import omni_kernels
-from omni_torch import decoder_stack, operations
-from omni_torch.coded_weights import UNIT, coded_bfloat16
-from omni_torch.comparison import BOUNDS, relative_error
-from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
-from omni_torch.experts import experts
-from omni_torch.few_rows import Matrix, few_rows_linear, widened
-from omni_torch.quantized_values import quantized_int4, quantized_int8_groups
+from omni_torch.operations import decoder_stack
+from omni_torch.operations import shared as operations
+from omni_torch.operations.comparison import BOUNDS, relative_error
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
+from omni_torch.operations.experts import experts
+from omni_torch.operations.few_rows import Matrix, few_rows_linear, widened
+from omni_torch.quantization.coded_weights import UNIT, coded_bfloat16
+from omni_torch.quantization.quantized_values import quantized_int4, quantized_int8_groups
 
 COMPONENTS = [each for each in omni_kernels() if all(find_spec(name) for name in each.requires)]
 KERNELS = [(component, getattr(torch, name)) for component in COMPONENTS for name in component.dtypes]
@@ -121,7 +122,7 @@ def test_nan_stays_in_its_row() -> None:
 @pytest.mark.parametrize("width", [2, 16, 18, 33, 64])
 def test_attention_over_slots_reads_only_those_of_a_request(width: int, dtype: torch.dtype, threads: None) -> None:
     """Slots that no request has, and those behind a request's length, are NaN; a NaN of one request stays in it, whatever the team."""
-    reference = pytest.importorskip("omni_engine.attention.decode").paged_decode.reference
+    reference = pytest.importorskip("omni_torch.engine.attention.decode").paged_decode.reference
     paged_decode = load("omni_kernels_cpu.attention:paged_decode")
     lengths, heads, kv_heads = [1, 3, 17, 40], 6, 2
     longest, slots = max(lengths), sum(lengths) + 9
@@ -614,7 +615,9 @@ def test_no_rows_do_not_widen_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A talker's prompt without media multiplies none with a whole projection."""
     matrix = coded(Matrix(normal(40, 512)))
     assert matrix.scales is not None
-    monkeypatch.setattr("omni_torch.few_rows.decoded_bfloat16", lambda *given: pytest.fail("the weight is decoded"))
+    monkeypatch.setattr(
+        "omni_torch.operations.few_rows.decoded_bfloat16", lambda *given: pytest.fail("the weight is decoded")
+    )
     for shape in ((0, 512), (2, 0, 512)):
         assert rows.few_rows_linear(torch.empty(shape), matrix.weight, matrix.scales).shape == (*shape[:-1], 40)
 

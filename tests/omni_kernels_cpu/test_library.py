@@ -17,12 +17,12 @@ import torch
 
 from omni_core.plugins import load_plugins
 from omni_kernels_cpu import library, rows
-from omni_torch import placement
-from omni_torch.decoder_stack import prefill_layers
-from omni_torch.few_rows import FewRowsLinear, few_rows_linear
-from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
-from omni_torch.packed_linear import pack_decoder
+from omni_torch.operations.decoder_stack import prefill_layers
+from omni_torch.operations.few_rows import FewRowsLinear, few_rows_linear
+from omni_torch.operations.installed_kernels import install
+from omni_torch.operations.kernel_specs import kernel_specs
+from omni_torch.placement import devices as placement
+from omni_torch.quantization.packed_linear import pack_decoder
 
 SOURCES = Path(__file__).parents[2] / "plugins/omni_kernels_cpu"
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from omni_kernels_cpu import sound
-from omni_torch import sound_stack
-from omni_torch.comparison import BOUNDS, relative_error
-from omni_torch.sound_stack import ConvNeXt, Convolution, Residual, Snake, SoundStack
+from omni_torch.operations import sound_stack
+from omni_torch.operations.comparison import BOUNDS, relative_error
+from omni_torch.operations.sound_stack import ConvNeXt, Convolution, Residual, Snake, SoundStack
 
 FLOATS = [torch.float32, torch.bfloat16]
 

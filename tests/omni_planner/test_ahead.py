@@ -33,7 +33,7 @@ from omni_planner.objectives import Objectives
 from omni_planner.profile import Hardware, PipelineProfile
 from omni_planner.search import Search
 from omni_planner.trials import Load, Trial
-from omni_torch.works import PassWork
+from omni_torch.placement.work import PassWork
 
 LIMITS = Objectives.parse("done=0.11")
 LOAD = Load({"text": 1.0}, 50, rate=20.0)

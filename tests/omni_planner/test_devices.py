@@ -11,7 +11,7 @@ from omni_planner.devices import Fleet, Rates, assumed
 from omni_planner.estimate import ask_of, of_sizes
 from omni_planner.objectives import Objectives
 from omni_planner.summary import Quantiles, late_seconds
-from omni_torch.works import Ask
+from omni_torch.placement.work import Ask
 
 GIB = 2**30
 

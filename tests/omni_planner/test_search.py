@@ -34,7 +34,7 @@ from omni_planner.shapes import demands, shapes
 from omni_planner.simulate import simulate, summarise
 from omni_planner.steady import AROUND, COUNTED, LONGER_AROUND, grows
 from omni_planner.trials import Load, Trial, attempt, changed
-from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
+from omni_torch.placement.work import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
 
 GPU = Accelerator("test", 10 * 2**30, flops=100e12, float32_flops=100e12, bandwidth=1e12, link=100e9)
 RATES = Rates(
@@ -533,7 +533,9 @@ def test_vocoders_have_pieces_that_grow_or_not_and_deadlines_are_tried_for_all_s
     }
     found = list(moves(made, measured))
     assert {"vocoder.factory_args.growth": None} in found
-    deadlines = {f"{name}.factory_args.policy": "omni_torch.deadlines:Deadlines" for name in ("talker", "vocoder")}
+    deadlines = {
+        f"{name}.factory_args.policy": "omni_torch.vocoder.deadlines:Deadlines" for name in ("talker", "vocoder")
+    }
     assert deadlines in found
     there = evolve(made, config=changed(made.config, {**deadlines, "vocoder.factory_args.growth": None}))
     back = list(moves(there, measured))
@@ -714,7 +716,7 @@ def test_a_search_leaves_alone_what_a_stage_cannot_have_and_what_somebody_chose(
         found = moves(Trial({}, config, 1, {}, 0.0, 1.0, 0.0, {}), measured)
         return [change for change in found if any("policy" in path for path in change)]
 
-    deadlines = "omni_torch.deadlines:Deadlines"
+    deadlines = "omni_torch.vocoder.deadlines:Deadlines"
     both = {f"{name}.factory_args.policy": deadlines for name in ("talker", "other")}
     assert policies() == [both]
     assert policies(policy=deadlines) == [both], "of one stage only: then all"

@@ -15,7 +15,7 @@ from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "omni_engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "omni_torch.engine"))
 
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
@@ -24,15 +24,15 @@ from omni_core.errors import ConfigError
 from omni_core.model_runner import SamplingParams
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
-from omni_engine.batching import Batcher, Plan
-from omni_engine.scheduler import EngineScheduler
 from omni_planner.engine_stage import EngineStage
 from omni_planner.profile import CLIENT, Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Arrival, Flight
 from omni_planner.stages import CHUNK, DONE, PAYLOAD, FunctionStage, StreamStage, streamed
 from omni_planner.vocoder_stage import VocoderStage
-from omni_torch.deadlines import Deadlines
-from omni_torch.vocoder import VocoderScheduler
+from omni_torch.engine.batching import Batcher, Plan
+from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.vocoder.deadlines import Deadlines
+from omni_torch.vocoder.scheduler import VocoderScheduler
 
 
 def free(kind: str, counts: Sequence[float]) -> Seconds:
@@ -65,7 +65,7 @@ costs = st.tuples(*(st.sampled_from([count / 1024 for count in each]) for each i
     st.integers(1, 4),
     st.sampled_from([9, 14, 40]),
     st.sampled_from([8, 24, 64]),
-    st.sampled_from([None, "omni_torch.deadlines:Deadlines"]),
+    st.sampled_from([None, "omni_torch.vocoder.deadlines:Deadlines"]),
     costs,
 )
 def test_an_engine_plans_the_same_steps(
@@ -220,7 +220,7 @@ class _Sounds:
     st.integers(1, 12),
     st.sampled_from([None, 0.5, 1.0, 2.0]),
     st.sampled_from([None, 1, 3]),
-    st.sampled_from([None, "omni_torch.deadlines:Deadlines"]),
+    st.sampled_from([None, "omni_torch.vocoder.deadlines:Deadlines"]),
     costs,
 )
 def test_a_vocoder_makes_the_same_passes_and_sends_the_same_sound(

@@ -22,7 +22,7 @@ from omni_qwen25.interface import SPEECH_INTERFACE
 from omni_qwen25.mel2wav import create_mel2wav
 from omni_qwen25.preprocessing import create_preprocessing
 
-ENGINE = "omni_engine.scheduler:EngineScheduler"
+ENGINE = "omni_torch.engine.scheduler:EngineScheduler"
 
 
 @define

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pytest
 from qwen25_released import write_released
 
+from omni_cli.deploy.budgets import problems
+from omni_cli.deploy.fitting import placed
 from omni_core.config.completion import DoesNotFitError, Machine
 from omni_core.config.placement import plan
 from omni_core.errors import ConfigError
-from omni_deploy.budgets import problems
-from omni_deploy.fitting import placed
 from omni_qwen25.code2mel import create_code2mel
 from omni_qwen25.config import read_config
 from omni_qwen25.memory import networks_of
@@ -21,7 +21,7 @@ from omni_qwen25.networks import load_talker, load_thinker
 from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
 from omni_testing import PresetConformance
 from omni_testing.presets import PresetMachine
-from omni_torch.hub import listing
+from omni_torch.checkpoints.hub import listing
 
 GIB = 2**30
 DECODERS_AND_ENCODERS = ("image_encoder", "audio_encoder", "thinker", "talker")
@@ -107,8 +107,8 @@ class TestPresets(PresetConformance):
     @pytest.fixture(autouse=True)
     def machine(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         """A machine with 48 GB, of which the system has some, whose processor has no instructions for bfloat16."""
-        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 40 * GIB)
-        monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: False)
+        monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 40 * GIB)
+        monkeypatch.setattr("omni_torch.placement.devices.computes_bfloat16", lambda: False)
         self.folder = folder
 
     def checkpoint(self) -> str:

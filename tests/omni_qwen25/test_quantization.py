@@ -16,9 +16,11 @@ from omni_qwen25.networks import Talker, Thinker, load_talker, load_thinker
 from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
 from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch import few_rows, packed_linear, prepared, quantized_linear
-from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
-from omni_torch.quantized_linear import QUANTIZATIONS
+from omni_torch.checkpoints import prepared
+from omni_torch.operations import few_rows
+from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear
+from omni_torch.quantization import packed_linear, quantized_linear
+from omni_torch.quantization.quantized_linear import QUANTIZATIONS
 
 NAMES = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
 

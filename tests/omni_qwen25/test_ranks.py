@@ -18,7 +18,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_qwen25.config import read_config
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.pipeline import qwen25_omni
-from omni_torch.tensor_parallel import TensorParallel
+from omni_torch.processes.tensor_parallel import TensorParallel
 
 
 def request(text: str, *parts: dict[str, Any], **sampling: Any) -> OmniRequest:

@@ -9,7 +9,7 @@ from qwen25_released import released, released_shapes
 
 from omni_qwen25.config import parse_config
 from omni_qwen25.works import works_of
-from omni_torch.works import Ask, Counts, DecoderWork, PassWork
+from omni_torch.placement.work import Ask, Counts, DecoderWork, PassWork
 
 NAMES = {
     "preprocessing",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from omni_core.stage.assembly import assemble
-from omni_engine.scheduler import EngineScheduler
+from omni_torch.engine.scheduler import EngineScheduler
 
-ENGINE = "omni_engine.scheduler:EngineScheduler"
+ENGINE = "omni_torch.engine.scheduler:EngineScheduler"
 
 
 def create_thinker(checkpoint: str, **arguments: Any) -> EngineScheduler:

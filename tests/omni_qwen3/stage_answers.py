@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_engine.scheduler import EngineScheduler
+from omni_torch.engine.scheduler import EngineScheduler
 
 SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.0, "max_new_tokens": 12},

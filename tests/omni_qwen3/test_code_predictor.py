@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig
-from omni_torch.packed_linear import pack_linears
+from omni_torch.quantization.packed_linear import pack_linears
 
 CONFIG = DecoderConfig(
     vocab_size=64, hidden_size=48, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate_size=96,

@@ -23,7 +23,7 @@ from omni_qwen3.encoders import create_image_encoder
 from omni_qwen3.preprocessing import create_preprocessing
 from omni_qwen3.sharding import local_config
 from omni_qwen3.thinker import load_thinker
-from omni_torch.tensor_parallel import ALONE, TensorParallel
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 
 TEXT, TALKER, PREDICTOR = (
     "thinker_config.text_config",

@@ -27,12 +27,13 @@ from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_qwen3.works import has_expert_parallel, ranks_of
 from omni_testing.quantized_checkpoints import write_gguf, write_quantized
-from omni_torch import packed_linear, prepared, quantized_linear, weight_cache
-from omni_torch.few_rows import BFloat16Linear, Matrix
-from omni_torch.hub import listing
-from omni_torch.quantized_linear import QUANTIZATIONS
-from omni_torch.tensor_parallel import ALONE, Part, TensorParallel
-from omni_torch.weights import Checkpoint
+from omni_torch.checkpoints import prepared, weight_cache
+from omni_torch.checkpoints.hub import listing
+from omni_torch.checkpoints.weights import Checkpoint
+from omni_torch.operations.few_rows import BFloat16Linear, Matrix
+from omni_torch.processes.tensor_parallel import ALONE, Part, TensorParallel
+from omni_torch.quantization import packed_linear, quantized_linear
+from omni_torch.quantization.quantized_linear import QUANTIZATIONS
 
 LAYERS = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp\.experts)\..*_proj\.weight$"
 

@@ -11,9 +11,9 @@ from attrs import evolve
 
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import Experts
-from omni_torch.experts import grouped
-from omni_torch.packed_linear import packed
-from omni_torch.quantized_linear import Int8WeightLinear, pack_for
+from omni_torch.operations.experts import grouped
+from omni_torch.quantization.packed_linear import packed
+from omni_torch.quantization.quantized_linear import Int8WeightLinear, pack_for
 
 CONFIG = DecoderConfig(
     vocab_size=8, hidden_size=64, layers=1, heads=1, kv_heads=1, head_dim=64, intermediate_size=1, norm_eps=1e-6,

@@ -21,17 +21,18 @@ from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of, open_gguf
 from omni_testing.quantized_checkpoints import write_gguf
-from omni_torch import gguf_checkpoints, quantized_linear
-from omni_torch.few_rows import widened
-from omni_torch.gguf_checkpoints import NARROW, _narrowed
-from omni_torch.quantized_linear import (
+from omni_torch.checkpoints import gguf_checkpoints
+from omni_torch.checkpoints.gguf_checkpoints import NARROW, _narrowed
+from omni_torch.operations.few_rows import widened
+from omni_torch.processes.tensor_parallel import TensorParallel
+from omni_torch.quantization import quantized_linear
+from omni_torch.quantization.quantized_linear import (
     QUANTIZATIONS,
     GroupsLinear,
     Int4WeightLinear,
     Int8GroupsLinear,
     Int8WeightLinear,
 )
-from omni_torch.tensor_parallel import TensorParallel
 
 gguf: Any = pytest.importorskip("gguf")
 TYPES = gguf.GGMLQuantizationType

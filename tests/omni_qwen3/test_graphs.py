@@ -1,5 +1,5 @@
 """The thinker, the talker and its code predictor give the same results when their steps and frames are replayed, and a
-GPU could record them. The recorder here calls the recorded function again (see tests/omni_engine/test_graphs.py).
+GPU could record them. The recorder here calls the recorded function again (see tests/omni_torch/engine/test_graphs.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from attrs import evolve
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch.engine"))
 
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 from qwen_stages import create_talker, create_thinker
@@ -24,14 +24,14 @@ from released import RELEASED
 from stage_answers import SAMPLING, answers, assert_same
 
 from omni_core.scheduling.base import IncomingMessage
-from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import parse_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
 from omni_qwen3.talker_feedback import recordable_frame
 from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker_network import Thinker
-from omni_torch.graphs import CudaRecorder, EagerRecorder, Graphs, Named
+from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.runners.graphs import CudaRecorder, EagerRecorder, Graphs, Named
 
 RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder}
 

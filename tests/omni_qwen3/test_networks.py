@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from networks import one_shot, own, reference
 
 from omni_qwen3.config import read_config
-from omni_torch.packed_linear import PackedLinear, pack_linears
+from omni_torch.quantization.packed_linear import PackedLinear, pack_linears
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 0.02}
 """Largest differences, beside outputs whose largest values are from 0.4 to 4; a step of bfloat16 is 0.016 there."""

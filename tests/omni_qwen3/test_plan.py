@@ -26,19 +26,19 @@ from hub_stand_in import serve
 from released import RELEASED
 from released_files import write_released
 
+from omni_cli.deploy.budgets import problems
+from omni_cli.deploy.fitting import placed
 from omni_core.cli.main import omni
 from omni_core.config.completion import DoesNotFitError, Machine, completed
 from omni_core.config.placement import plan
 from omni_core.errors import ConfigError
-from omni_deploy.budgets import problems
-from omni_deploy.fitting import placed
 from omni_qwen3.config import read_config
 from omni_qwen3.memory import networks_of
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
-from omni_torch.hub import listing
-from omni_torch.tensor_parallel import TensorParallel
+from omni_torch.checkpoints.hub import listing
+from omni_torch.processes.tensor_parallel import TensorParallel
 
 GIB = 2**30
 NETWORKS = ("image_encoder", "audio_encoder", "thinker", "talker_ar", "code2wav")
@@ -170,19 +170,19 @@ def test_without_speech_less_is_needed(released: Path) -> None:
 def test_a_cpu_run_of_a_model_larger_than_memory_is_refused_before_anything_is_read(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [])
-    monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 16 * GIB)
-    monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: False)
-    monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: False)
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [])
+    monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 16 * GIB)
+    monkeypatch.setattr("omni_torch.placement.devices.computes_bfloat16", lambda: False)
+    monkeypatch.setattr("omni_torch.placement.devices._has_kernel_for_bfloat16", lambda: False)
     with pytest.raises(
         DoesNotFitError, match=r"131\.\d GiB in float32 \(.*16\.0 GiB are free; --option dtype=bfloat16"
     ):
         completed(qwen3_omni(str(released)))
-    monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: True)
+    monkeypatch.setattr("omni_torch.placement.devices._has_kernel_for_bfloat16", lambda: True)
     kept = r"68\.3 GiB in float32, decoders as they are stored in bfloat16 \(thinker .*16\.0 GiB are free\."
     with pytest.raises(DoesNotFitError, match=kept):
         completed(qwen3_omni(str(released)))
-    monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 90 * GIB)
+    monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 90 * GIB)
     fitting = qwen3_omni(str(released))
     assert completed(fitting).stage("thinker").factory_args["dtype"] == "float32"
     for option, value in (("quantization", "int8_weight_only"), ("gguf", "thinker.gguf"), ("decoder", "mine:make")):
@@ -192,14 +192,14 @@ def test_a_cpu_run_of_a_model_larger_than_memory_is_refused_before_anything_is_r
         ]
         with pytest.raises(DoesNotFitError, match=r"take 12\d\.\d GiB in float32"):
             completed(evolve(fitting, stages=stages))
-    monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 16 * GIB)
+    monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 16 * GIB)
     with pytest.raises(DoesNotFitError, match=r"65\.\d GiB in bfloat16"):
         completed(qwen3_omni(str(released), dtype="bfloat16", gpu="none"))
 
 
 def test_the_dtype_on_a_cpu_is_what_it_computes(released: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dtype(native: bool, stored: str = "BF16", **options: Any) -> str:
-        monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: native)
+        monkeypatch.setattr("omni_torch.placement.devices.computes_bfloat16", lambda: native)
         config = placed(qwen3_omni(str(released), **options), Machine([], here=False)).config
         assert config.stage("thinker").gpu is None
         return str(config.stage("thinker").factory_args["dtype"])
@@ -211,7 +211,7 @@ def test_the_dtype_on_a_cpu_is_what_it_computes(released: Path, monkeypatch: pyt
 
 
 def test_config_show_says_what_was_chosen(released: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [80 * GIB])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [80 * GIB])
     shown = CliRunner().invoke(omni, ["config", "show", "qwen3-omni", "--model", str(released)])
     assert shown.exit_code == 0, shown.output
     thinker = next(each for each in json.loads(shown.stdout)["stages"] if each["name"] == "thinker")
@@ -220,7 +220,7 @@ def test_config_show_says_what_was_chosen(released: Path, monkeypatch: pytest.Mo
     said = CliRunner().invoke(omni, ["config", "explain", "qwen3-omni", "thinker.gpu", "--model", str(released)])
     assert "thinker.gpu = 0" in said.stdout
     assert re.search(r"this machine +0 +<- wins", said.stdout)
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [24 * GIB])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [24 * GIB])
     small = CliRunner().invoke(omni, ["config", "show", "qwen3-omni", "--model", str(released)])
     assert "Warning: left open, because it does not fit this machine" in small.stderr
     thinker = next(each for each in json.loads(small.stdout)["stages"] if each["name"] == "thinker")
@@ -253,7 +253,7 @@ def test_the_table_of_the_page_is_what_plan_says(released: Path, row: tuple[str,
 
 @pytest.mark.parametrize("arguments", re.findall(r"\| `(--[^`]+)` \|$", PAGE, re.M))
 def test_the_variations_of_the_page_fit(released: Path, arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 256 * GIB)
+    monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 256 * GIB)
     result = run(released, "plan", *shlex.split(arguments))
     assert result.exit_code == 0, result.exception
 

@@ -16,7 +16,7 @@ from omni_qwen3.layers import MOST_LOOKED_UP, Rotary
 from omni_qwen3.positions import RopeIndex
 from omni_qwen3.rope_index import MediaGrids
 from omni_qwen3.turns import assistant_start, user_rows
-from omni_torch.packing import packed_rotary, rotary
+from omni_torch.loop.packing import packed_rotary, rotary
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from released_files import write_released
 
+from omni_cli.deploy.fitting import placed
+from omni_cli.deploy.source import LayeredSource
 from omni_core.config.completion import DoesNotFitError, Machine
-from omni_deploy.fitting import placed
-from omni_deploy.source import LayeredSource
 from omni_testing import PresetConformance
 from omni_testing.presets import PresetMachine
 
@@ -35,8 +35,8 @@ class TestPresets(PresetConformance):
     @pytest.fixture(autouse=True)
     def laptop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A laptop with 96 GB, of which the system has some, and whose processor has no instructions for bfloat16."""
-        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 80 * GIB)
-        monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: False)
+        monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 80 * GIB)
+        monkeypatch.setattr("omni_torch.placement.devices.computes_bfloat16", lambda: False)
 
     @pytest.fixture(autouse=True)
     def released(self, tmp_path: Path) -> Iterator[None]:
@@ -49,7 +49,7 @@ class TestPresets(PresetConformance):
         return str(self.folder)
 
     def test_a_smaller_laptop_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 60 * GIB)
+        monkeypatch.setattr("omni_torch.placement.devices.available_memory", lambda: 60 * GIB)
         config = LayeredSource("qwen3-omni/cpu", self.checkpoint(), platform="cpu").resolve().config
         with pytest.raises(DoesNotFitError, match=r"weights on the CPU take 65\.7 GiB in bfloat16"):
             placed(config, Machine([]))

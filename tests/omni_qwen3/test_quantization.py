@@ -14,16 +14,16 @@ from qwen_stages import create_talker, create_thinker
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.config import read_config
 from omni_qwen3.layers import Attention, Experts, RMSNorm, Router, SparseMLP
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch import quantized_linear
-from omni_torch.few_rows import widened
-from omni_torch.packed_linear import PackedLinear
-from omni_torch.quantized_linear import QUANTIZATIONS, Int8WeightLinear
-from omni_torch.tensor_parallel import ALONE, TensorParallel
+from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.operations.few_rows import widened
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
+from omni_torch.quantization import quantized_linear
+from omni_torch.quantization.packed_linear import PackedLinear
+from omni_torch.quantization.quantized_linear import QUANTIZATIONS, Int8WeightLinear
 
 NAME = "int8_weight_only"
 
@@ -85,14 +85,14 @@ def held(checkpoint: Path, quantization: str) -> float:
     """
     program = """
 import re, sys
-import omni_engine.scheduler, omni_qwen3.thinker
+import omni_torch.engine.scheduler, omni_qwen3.thinker
 from omni_core.stage.assembly import assemble
 
 def private():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 2**10
 
 begin = private()
-parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_engine.scheduler:EngineScheduler"
+parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_torch.engine.scheduler:EngineScheduler"
 stage = assemble(*parts, model_path=sys.argv[1], quantization=sys.argv[2] or None, kv_cache_mb=16)
 print(private() - begin)
 """

@@ -21,10 +21,10 @@ from omni_qwen3.layers import Experts
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing.quantized_checkpoints import write_quantized
-from omni_torch.few_rows import Groups, widened
-from omni_torch.quantized_linear import GroupsLinear, Int4WeightLinear, Int8GroupsLinear
-from omni_torch.tensor_parallel import TensorParallel
-from omni_torch.weights import Checkpoint
+from omni_torch.checkpoints.weights import Checkpoint
+from omni_torch.operations.few_rows import Groups, widened
+from omni_torch.processes.tensor_parallel import TensorParallel
+from omni_torch.quantization.quantized_linear import GroupsLinear, Int4WeightLinear, Int8GroupsLinear
 
 LAYERS = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp\.experts)\..*_proj\.weight$"
 

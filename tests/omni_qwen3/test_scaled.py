@@ -22,13 +22,13 @@ from omni_qwen3.external_decoder import load_external
 from omni_qwen3.layers import Experts
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing.quantized_checkpoints import write_scaled
-from omni_torch import quantized_linear
-from omni_torch.few_rows import widened
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.scaled_checkpoints import ScaledCheckpoint
-from omni_torch.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
-from omni_torch.tensor_parallel import ALONE, TensorParallel
-from omni_torch.weights import Checkpoint
+from omni_torch.checkpoints.weights import Checkpoint
+from omni_torch.operations.few_rows import widened
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
+from omni_torch.quantization import quantized_linear
+from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.quantization.scaled_checkpoints import ScaledCheckpoint
+from omni_torch.quantization.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
 
 FORMATS: dict[str, dict[str, Any]] = {
     "fp8 in blocks": {"block": (24, 48)},

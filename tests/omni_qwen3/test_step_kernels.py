@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from qwen_stages import create_talker, create_thinker
 from stage_answers import SAMPLING, answers, assert_same
 
-from omni_engine.scheduler import EngineScheduler
 from omni_kernels_cpu.library import problem
 from omni_qwen3.config import read_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance, tiny_checkpoint
@@ -24,13 +23,15 @@ from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch import packed_linear, prepared
-from omni_torch.code_frames import CodeChoice, code_frames
-from omni_torch.decoder_stack import decode_layers
-from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
-from omni_torch.graphs import EagerRecorder
-from omni_torch.installed_kernels import install
-from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.checkpoints import prepared
+from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.operations.code_frames import CodeChoice, code_frames
+from omni_torch.operations.decoder_stack import decode_layers
+from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear
+from omni_torch.operations.installed_kernels import install
+from omni_torch.quantization import packed_linear
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.runners.graphs import EagerRecorder
 
 pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
 
@@ -98,7 +99,7 @@ def test_replayed_steps_are_one_operation_too(
             rows.append(len(x))
             return decode_layers(x, *given)
 
-    monkeypatch.setattr("omni_torch.decoder_step.decode_layers", Counted())
+    monkeypatch.setattr("omni_torch.operations.decoder_step.decode_layers", Counted())
     cases: Any = ThinkerConformance() if stage == "thinker" else TalkerConformance()
     messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
     create = create_thinker if stage == "thinker" else create_talker
@@ -223,7 +224,7 @@ def test_frames_by_calls_of_steps_and_by_one_call(
     made = []
     for some, most in (({}, 32), (kernels, 32), (kernels, 2)):
         install(some)
-        for module in ("omni_torch.decoder_step", "omni_qwen3.code_predictor"):
+        for module in ("omni_torch.operations.decoder_step", "omni_qwen3.code_predictor"):
             monkeypatch.setattr(f"{module}.MOST_ROWS", most)
         predictor = load_talker(str(tiny["a"]), config).code_predictor
         pack_linears(predictor, pack_decoder)

@@ -216,7 +216,7 @@ def test_speech_ends_where_a_call_begins(tiny: dict[str, Path], until: str | Non
 
 
 def test_the_demo_offers_no_tools() -> None:
-    demo = pytest.importorskip("omni_qwen3_demo.pipeline")
+    demo = pytest.importorskip("omni_demo.speech.pipeline")
     interface = demo.demo(demo.default_model()[0]).interface
     assert interface is not None
     assert interface.tool_format is None

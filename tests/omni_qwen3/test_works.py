@@ -15,7 +15,7 @@ from released_files import ENCODERS, released_shapes
 
 from omni_qwen3.config import parse_config
 from omni_qwen3.works import works_of
-from omni_torch.works import Ask, Counts, DecoderWork, PassWork
+from omni_torch.placement.work import Ask, Counts, DecoderWork, PassWork
 
 NAMES = {
     "preprocessing",

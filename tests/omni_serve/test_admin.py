@@ -144,7 +144,7 @@ async def test_a_process_of_somebody_else_is_left_alone(
 
 
 async def test_a_stage_is_replaced_and_scaled(own_pipe: AsyncPipe) -> None:
-    pytest.importorskip("omni_operations")
+    pytest.importorskip("omni_cli.live")
     app = create_app(own_pipe, Settings())
     body: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "one"}]}
     async with http_client(create_admin_app(app.state.server, keyless=True)) as admin, http_client(app) as http:

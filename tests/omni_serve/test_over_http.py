@@ -80,7 +80,7 @@ def test_the_helpers_for_streams(demo: str) -> None:
 @pytest.mark.parametrize("word", ["yes", "stop"])
 def test_a_spoken_question_gets_a_spoken_answer(demo: str, word: str) -> None:
     pytest.importorskip("espeakng_loader")
-    from omni_qwen3_demo.training.espeak import speak
+    from demo_training.speech.espeak import speak
 
     # Low noise, as of a microphone: the demo was trained with some.
     random = np.random.default_rng(1)

@@ -23,8 +23,8 @@ from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generat
 from omni_core.errors import ConfigError
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, ModelRunner, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
+from omni_torch.engine.scheduler import EngineScheduler
 
 EAGER = {"schedule_conservativeness": 0.01}
 """SGLang admits more than will fit, so that requests are retracted."""

@@ -12,7 +12,7 @@ from toy_model import FeedbackRunner, SumFeedback, ToyModel, ToyRunner
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, RandomStream, SamplingParams
 from omni_core.scheduling.base import IncomingMessage
-from omni_torch.model_runner import ARModelRunner
+from omni_torch.runners.model_runner import ARModelRunner
 
 MODEL = ToyModel()
 

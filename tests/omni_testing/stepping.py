@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define, evolve
 
 from omni_core.protocol.messages import StagePayload
-from omni_torch.steps import StepScheduler
+from omni_torch.loop.steps import StepScheduler
 
 
 @define

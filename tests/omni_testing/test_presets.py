@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     component = PipelineComponent("writing", f"{__name__}:made", "writes", presets="writing_plugin:presets")
     found = PluginRegistry([PluginRecord("p", "d", "1", "m", components={"omni_pipelines": [component]})])
-    for module in ("omni_deploy.source", "omni_testing.presets"):
+    for module in ("omni_cli.deploy.source", "omni_testing.presets"):
         monkeypatch.setattr(f"{module}.load_plugins", lambda: found)
     return presets
 

@@ -11,7 +11,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
-ELSEWHERE = {"omni_launcher_ray", "omni_sglang"}
+ELSEWHERE = {"omni_launchers.ray", "omni_sglang"}
 """Installed in environments of their own."""
 
 

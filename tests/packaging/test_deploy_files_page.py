@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from omni_cli.deploy.files import KEYS
 from omni_core.cli.main import omni
 from omni_core.config.schema import PipelineConfig, RequestLimits
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import load_plugins
 from omni_core.references import load
-from omni_deploy.files import KEYS
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy-files.md"
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "Qwen3-Omni").symlink_to(load(str(component.default_model))()[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMNI_PLATFORM", "cpu")
-    monkeypatch.setattr("omni_deploy.fitting.detect", list)
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", list)
     return tmp_path
 
 

@@ -16,17 +16,25 @@ from types import ModuleType
 import pytest
 from attrs import frozen
 
+from omni_cli.deploy.files import read_deploy
+from omni_cli.deploy.layers import apply
 from omni_core.config.loading import read_yaml, structure
 from omni_core.config.placement import plan
 from omni_core.config.validation import validate
 from omni_core.plugins import PluginRegistry
-from omni_deploy.files import read_deploy
-from omni_deploy.layers import apply
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "plugins.md"
-OURS = {"omni_core", "omni_torch", "omni_testing", "omni_engine", "omni_qwen3", "omni_relay_shm", "omni_relay_nixl"}
+OURS = {
+    "omni_core",
+    "omni_torch",
+    "omni_testing",
+    "omni_torch.engine",
+    "omni_qwen3",
+    "omni_relay_shm",
+    "omni_relay_nixl",
+}
 SOURCES = [path for folder in ("omni_core", "omni_qwen3", "plugins") for path in (ROOT / folder).rglob("src/**/*.py")]
 
 
@@ -207,7 +215,7 @@ def names_in(path: Path) -> Iterator[str]:
 
 def test_names_on_the_page_about_request_flow_exist() -> None:
     source = ROOT / "omni_core" / "src" / "omni_core"
-    ranks = ROOT / "plugins/omni_torch/src/omni_torch/ranks.py"
+    ranks = ROOT / "plugins/omni_torch/src/omni_torch/processes/ranks.py"
     known = {name for path in (*source.rglob("*.py"), ranks) for name in names_in(path)} | {
         "client",
         "pipe",

@@ -20,27 +20,27 @@ ROOMS = [
 
 SHARED = {
     "omni_relay_kit": {"omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake"},
-    "omni_torch": {"omni_core", "omni_engine", "omni_sglang", "omni_kernels", "omni_kernels_cpu", "omni_qwen3", "omni_fish_s2",
-        "omni_qwen3_demo", "omni_testing", "omni_planner", "omni_qwen_image", "omni_image_demo", "omni_diffusion",
+    "omni_torch": {"omni_core", "omni_torch.engine", "omni_sglang", "omni_kernels", "omni_kernels_cpu", "omni_qwen3", "omni_fish_s2",
+        "omni_demo.speech", "omni_testing", "omni_planner", "omni_diffusion.qwen_image", "omni_demo.image", "omni_diffusion",
         "omni_qwen25"},
-    "omni_diffusion": {"omni_qwen_image", "omni_image_demo"},
-    "omni_deploy": {"omni_terminal", "omni_testing", "omni_serve", "omni_export", "omni_import", "omni_operations", "omni_planner"},
-    "omni_tracing": {"omni_torch"},
-    "omni_launcher_hosts": {"omni_launcher_remote", "omni_export", "omni_launcher_ray"},
-    "omni_operations": set(),
+    "omni_diffusion": {"omni_diffusion.qwen_image", "omni_demo.image"},
+    "omni_cli.deploy": {"omni_cli", "omni_testing", "omni_serve", "omni_export", "omni_cli.importing", "omni_cli.live", "omni_planner"},
+    "omni_cli.tracing": {"omni_torch"},
+    "omni_launchers.hosts": {"omni_launchers.remote", "omni_export", "omni_launchers.ray"},
+    "omni_cli.live": set(),
     "omni_capsules": set(),
-    "omni_media": {"omni_core", "omni_serve", "omni_terminal"},
-    "omni_serve": {"omni_terminal", "omni_export"},
-    "omni_terminal": {"omni_core"},
+    "omni_media": {"omni_core", "omni_serve", "omni_cli"},
+    "omni_serve": {"omni_cli", "omni_export"},
+    "omni_cli": {"omni_core"},
     "omni_testing": {
-        "omni_engine", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels", "omni_terminal",
-        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launcher_hosts",
-        "omni_launcher_remote",
-        "omni_launcher_ray",
+        "omni_torch.engine", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo.speech", "omni_kernels", "omni_cli",
+        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers.hosts",
+        "omni_launchers.remote",
+        "omni_launchers.ray",
     },
-    "omni_engine": {"omni_kernels", "omni_kernels_cpu", "omni_planner"},
+    "omni_torch.engine": {"omni_kernels", "omni_kernels_cpu", "omni_planner"},
     "omni_sglang": set(),
-    "omni_qwen3": {"omni_qwen3_demo", "omni_qwen25"},
+    "omni_qwen3": {"omni_demo.speech", "omni_qwen25"},
 }  # fmt: skip
 """Engines and models, and the distributions that may import them. All may import the core."""
 
@@ -136,7 +136,9 @@ def test_no_model_names_an_engine() -> None:
                 named = isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value
                 references = [node.value] if named and not node.value.count(" ") else []  # type: ignore[attr-defined]
                 for name in references:
-                    assert not name.startswith(("omni_engine", "omni_sglang")), f"{path.relative_to(ROOT)} names {name}"
+                    assert not name.startswith(("omni_torch.engine", "omni_sglang")), (
+                        f"{path.relative_to(ROOT)} names {name}"
+                    )
             for imported in imports(path):
-                engines = ("omni_engine", "omni_sglang")
+                engines = ("omni_torch.engine", "omni_sglang")
                 assert imported.split(".")[0] not in engines, f"{path.relative_to(ROOT)} imports {imported}"

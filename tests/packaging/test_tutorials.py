@@ -203,14 +203,14 @@ def test_several_hosts(reader: Reader) -> None:
     joining = [each for hook, each, _, answer in load_plugins().check() if hook == "omni_relays" and works(answer)]
     if not any(getattr(each, "across_hosts", False) for each in joining):
         pytest.skip("no relay that joins hosts can work here")
-    pytest.importorskip("omni_launcher_hosts")
+    pytest.importorskip("omni_launchers.hosts")
     follow(ROOT / "docs" / "hosts.md", reader)
 
 
 @pytest.mark.timeout(240)
 def test_hosts_by_ssh_and_slurm(reader: Reader, tmp_path: Path) -> None:
     """``ssh gpu1`` leads to an sshd of the test, and ``srun`` is a stand-in, with two nodes."""
-    remote = pytest.importorskip("omni_launcher_remote.conformance")
+    remote = pytest.importorskip("omni_launchers.remote.conformance")
     joining = [each for hook, each, _, answer in load_plugins().check() if hook == "omni_relays" and works(answer)]
     if not any(getattr(each, "across_hosts", False) for each in joining):
         pytest.skip("no relay that joins hosts can work here")
@@ -232,7 +232,7 @@ def test_hosts_by_ssh_and_slurm(reader: Reader, tmp_path: Path) -> None:
 
 
 def test_deploying(reader: Reader) -> None:
-    for needed in ("omni_export", "omni_qwen3_demo"):
+    for needed in ("omni_export", "omni_demo.speech"):
         pytest.importorskip(needed)
     follow(ROOT / "docs" / "deploying.md", reader)
 
@@ -249,7 +249,7 @@ def test_the_files_of_other_systems_convert_as_shown(reader: Reader, page: str) 
 
 @pytest.mark.timeout(240)
 def test_operations_on_a_running_pipeline(reader: Reader) -> None:
-    pytest.importorskip("omni_operations")
+    pytest.importorskip("omni_cli.live")
     try:
         follow(ROOT / "docs" / "live-operations.md", reader)
     finally:

@@ -24,8 +24,8 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import ImageChunk, ImageResult
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_testing import ModelRunnerConformance, PipelineConformance, PluginConformance, StepSchedulerConformance
-from omni_torch.key_values import KeyValues
-from omni_torch.model_runner import ARModelRunner
+from omni_torch.engine.key_values import KeyValues
+from omni_torch.runners.model_runner import ARModelRunner
 
 
 def picture(seed: int) -> np.ndarray:

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from qwen3_parts.feedback import ArgmaxCodes
 from qwen3_parts.runner import BiasedThinkerRunner, logit_bias
 
+from omni_cli.deploy.source import LayeredSource
 from omni_core.cli.main import omni
 from omni_core.client import open_async
 from omni_core.errors import InvalidRequestError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
-from omni_deploy.source import LayeredSource
 from omni_qwen3.conformance import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import PluginConformance

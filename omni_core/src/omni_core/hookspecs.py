@@ -168,7 +168,7 @@ class KernelComponent(Component):
         device: the kind of device that it runs on.
         dtypes: the names of the dtypes that it takes; empty: all.
         priority: of several that fit, the one with the highest is used.
-        reference: ``"package.module:attribute"``, the operation that it implements (a ``omni_torch.kernels.Operation``); its
+        reference: ``"package.module:attribute"``, the operation that it implements (a ``omni_torch.operations.kernels.Operation``); its
             ``compare(component)`` is what ``omni plugins check`` runs. ``probe`` is also asked, by its name, in each process that
             would run the kernel, so it must be a function of a module.
     """
@@ -340,7 +340,7 @@ def omni_kernels() -> list[KernelComponent]:
     """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature.
 
     Sent to every process of a pipeline, which calls the one that fits in place of the reference
-    (``omni_torch.kernels``); compared with it by ``omni plugins check``. Example::
+    (``omni_torch.operations.kernels``); compared with it by ``omni plugins check``. Example::
 
         @hookimpl
         def omni_kernels():
@@ -350,7 +350,7 @@ def omni_kernels() -> list[KernelComponent]:
                     "my_kernels.norm:rms_norm",
                     "fused",
                     operation="rms_norm",
-                    reference="omni_torch.operations:rms_norm",
+                    reference="omni_torch.operations.shared:rms_norm",
                     probe=probe,
                 )
             ]

@@ -10,9 +10,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_torch import weights
-from omni_torch.quantized_checkpoints import open_checkpoint
-from omni_torch.weights import Source, prefixed
+from omni_torch.checkpoints import weights
+from omni_torch.checkpoints.weights import Source, prefixed
+from omni_torch.quantization.quantized_checkpoints import open_checkpoint
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -34,7 +34,7 @@ def load_module(
     dtype: torch.dtype | None,
     device: str | torch.device = "cpu",
 ) -> ModuleT:
-    """Call :func:`omni_torch.weights.load_module` with the released names, which have ``prefixes`` before ours."""
+    """Call :func:`omni_torch.checkpoints.weights.load_module` with the released names, which have ``prefixes`` before ours."""
     checkpoint = open_checkpoint(folder)
 
     def sources(name: str, shape: torch.Size) -> list[Source]:

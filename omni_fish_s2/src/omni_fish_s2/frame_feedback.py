@@ -16,8 +16,8 @@ from omni_core.model_runner import ARRequest, FinishReason, ForwardBatch, Forwar
 from omni_core.scheduling.base import OutgoingMessage
 from omni_fish_s2.sampling import Draws, SpeechSampling, choose, choose_among, filters, widest
 from omni_fish_s2.slow import SlowDecoder
-from omni_torch.frames import FrameStrategy
-from omni_torch.graphs import Graphs, Named
+from omni_torch.runners.frames import FrameStrategy
+from omni_torch.runners.graphs import Graphs, Named
 
 
 @define(eq=False)

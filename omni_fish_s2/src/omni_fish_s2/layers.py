@@ -11,10 +11,10 @@ from torch import nn
 
 from omni_core.model_runner import PagedAttention
 from omni_fish_s2.config import DecoderConfig
-from omni_torch.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.decoder_step import all_layers
-from omni_torch.few_rows import matrix_of
-from omni_torch.operations import add_rms_norm, rms_norm
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
+from omni_torch.operations.decoder_step import all_layers
+from omni_torch.operations.few_rows import matrix_of
+from omni_torch.operations.shared import add_rms_norm, rms_norm
 
 
 class RMSNorm(nn.Module):
@@ -119,7 +119,7 @@ class DecoderLayer(nn.Module):
 
 
 def describe(config: DecoderConfig, layers: nn.ModuleList, norm: RMSNorm) -> DecoderStack | None:
-    """Return a decoder as data, for :class:`omni_torch.decoder_step.DecoderStep`; ``None`` if a layer cannot be described."""
+    """Return a decoder as data, for :class:`omni_torch.operations.decoder_step.DecoderStep`; ``None`` if a layer cannot be described."""
     if (described := all_layers(layers, DecoderLayer.described)) is None:
         return None
     sizes = config.heads, config.kv_heads, config.head_dim, config.norm_eps

@@ -7,10 +7,10 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.works import works as works
-from omni_torch.budgets import LIBRARIES, CacheShape, Network
-from omni_torch.headers import TensorInfo
-from omni_torch.hub import config_folder, download, listing
-from omni_torch.placement import place as choose_places
+from omni_torch.checkpoints.headers import TensorInfo
+from omni_torch.checkpoints.hub import config_folder, download, listing
+from omni_torch.placement.budgets import LIBRARIES, CacheShape, Network
+from omni_torch.placement.devices import place as choose_places
 
 FILES = ("*.json", "*.safetensors", "codec.pth")
 """The checkpoint files that are read, and downloaded."""
@@ -24,7 +24,7 @@ def fetch(model: str) -> str:
 
 
 def place(config: PipelineConfig, machine: Machine) -> Placement:
-    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.place`.
+    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`.
 
     Raises:
         ConfigError: the checkpoint has no codec.

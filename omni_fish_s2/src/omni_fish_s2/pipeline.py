@@ -11,9 +11,9 @@ from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_fish_s2.options import Options
-from omni_torch.hub import config_folder
-from omni_torch.pipeline_options import DTYPES, check_options
-from omni_torch.placement import device_of
+from omni_torch.checkpoints.hub import config_folder
+from omni_torch.placement.devices import device_of
+from omni_torch.placement.pipeline_options import DTYPES, check_options
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
 

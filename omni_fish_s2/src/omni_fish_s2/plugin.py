@@ -16,7 +16,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             options=OPTIONS,
             architectures=ARCHITECTURES,
             interface=INTERFACE,
-            config_folder_fn="omni_torch.hub:config_folder",
+            config_folder_fn="omni_torch.checkpoints.hub:config_folder",
             presets="omni_fish_s2:presets",
             imports=IMPORTS,
             default_model="omni_fish_s2.tiny_checkpoint:default_model",

@@ -20,11 +20,11 @@ from omni_fish_s2.frame_feedback import Speech, numbers_of
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
 from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, speech_sampling
 from omni_fish_s2.slow import SlowDecoder, load_decoders
-from omni_torch.continuation import extend
-from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.prepared import filled_on, keeps_bfloat16, kept_as_stored
-from omni_torch.quantized_linear import quantize_for
+from omni_torch.checkpoints.prepared import filled_on, keeps_bfloat16, kept_as_stored
+from omni_torch.loop.continuation import extend
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.model_runner import FeedbackARModelRunner
 
 
 class SpeechRunner(FeedbackARModelRunner):
@@ -55,7 +55,7 @@ class SpeechRunner(FeedbackARModelRunner):
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
-            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
+            quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
         """
         quantize, kind = quantize_for(quantization, device), getattr(torch, dtype)
         config = read_config(model_path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omni_fish_s2.tiny_config import SHAPES, Shape, model_config
 from omni_fish_s2.tiny_tokenizer import write_tokenizer
-from omni_torch.checkpoints import written_once
+from omni_torch.checkpoints.folders import written_once
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
 
     from omni_fish_s2.checkpoint import JOINED
     from omni_fish_s2.slow import PREFIXES, SlowDecoder
-    from omni_torch.weights import prefixed
+    from omni_torch.checkpoints.weights import prefixed
 
     with torch.device("meta"):
         model = SlowDecoder(config)

@@ -8,7 +8,7 @@ from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder
 from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
-from omni_torch.vocoder import VocoderScheduler
+from omni_torch.vocoder.scheduler import VocoderScheduler
 
 FRAMES_PER_PASS = {"cpu": 64}
 """The number of frames, over all streams, of one pass on a CPU, beyond which they exceed its caches; unlimited

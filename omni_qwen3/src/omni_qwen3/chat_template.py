@@ -14,7 +14,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_torch.chat_templates import DEFAULT, TOOLS, read_templates
+from omni_torch.checkpoints.chat_templates import DEFAULT, TOOLS, read_templates
 
 
 class _Generation(Extension):

@@ -8,10 +8,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_torch import weights
-from omni_torch.checkpoints import read_json
-from omni_torch.quantized_checkpoints import open_checkpoint
-from omni_torch.weights import Checkpoint, PartOf, Source, prefixed, whole
+from omni_torch.checkpoints import weights
+from omni_torch.checkpoints.folders import read_json
+from omni_torch.checkpoints.weights import Checkpoint, PartOf, Source, prefixed, whole
+from omni_torch.quantization.quantized_checkpoints import open_checkpoint
 
 __all__ = ["Checkpoint", "PartOf", "load_module", "open_checkpoint", "sources"]
 
@@ -71,7 +71,7 @@ def load_module(
     part_of: PartOf = whole,
     first_expert: int = 0,
 ) -> ModuleT:
-    """Call :func:`omni_torch.weights.load_module` with on-disk names, which have ``prefixes`` before ours.
+    """Call :func:`omni_torch.checkpoints.weights.load_module` with on-disk names, which have ``prefixes`` before ours.
 
     Args:
         first_expert: as of :func:`sources`.

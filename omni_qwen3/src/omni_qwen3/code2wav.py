@@ -14,7 +14,7 @@ from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code2wav_network import Code2Wav, Window
 from omni_qwen3.config import read_config
-from omni_torch.vocoder import VocoderScheduler
+from omni_torch.vocoder.scheduler import VocoderScheduler
 
 
 @define(eq=False)

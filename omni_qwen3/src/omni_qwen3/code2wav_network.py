@@ -16,10 +16,10 @@ from torch import nn
 
 from omni_qwen3.encoder_config import VocoderConfig
 from omni_qwen3.layers import MLP, RMSNorm
-from omni_torch.operations import rotary
-from omni_torch.sound_stack import ConvNeXt, Convolution, Residual, Snake, SoundStack, decode_sound
-from omni_torch.sound_stack import Upsampling as UpsamplingLayer
-from omni_torch.weights import embedding
+from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.shared import rotary
+from omni_torch.operations.sound_stack import ConvNeXt, Convolution, Residual, Snake, SoundStack, decode_sound
+from omni_torch.operations.sound_stack import Upsampling as UpsamplingLayer
 
 KERNEL = 7
 """Taps of the convolutions that are neither transposed nor of one tap."""

@@ -19,14 +19,14 @@ from omni_core.model_runner import DecodeCache
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
-from omni_torch.code_frames import CodeChoice, FramePredictor, code_frames
-from omni_torch.decoder_stack import MOST_ROWS
-from omni_torch.decoder_step import DecoderStep
-from omni_torch.few_rows import matrix_of
-from omni_torch.weights import embedding
+from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.code_frames import CodeChoice, FramePredictor, code_frames
+from omni_torch.operations.decoder_stack import MOST_ROWS
+from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.operations.few_rows import matrix_of
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
-"""``(logits [B, vocab], group) -> codes [B]``. Frames whose choice is a :class:`omni_torch.code_frames.CodeChoice` may be one call."""
+"""``(logits [B, vocab], group) -> codes [B]``. Frames whose choice is a :class:`omni_torch.operations.code_frames.CodeChoice` may be one call."""
 
 
 class PredictorDecoder(nn.Module):

@@ -26,7 +26,7 @@ from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance, ProjectionConformance
-from omni_torch.model_runner import ARModelRunner
+from omni_torch.runners.model_runner import ARModelRunner
 
 
 @cache

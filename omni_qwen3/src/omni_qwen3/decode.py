@@ -16,7 +16,7 @@ from omni_core.scheduling.streaming import StreamingScheduler
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import ThinkerResult, thinker_params
 from omni_qwen3.tokenizer import load_tokenizer, markers
-from omni_torch.stop_strings import StopStrings
+from omni_torch.sampling.stop_strings import StopStrings
 
 
 @define(eq=False)

@@ -12,7 +12,7 @@ from attrs import asdict, evolve
 from omni_core.errors import ConfigError
 from omni_core.interface import SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
 from omni_qwen3.media import Limits
-from omni_torch.sampling_parameters import sampling_parameters
+from omni_torch.sampling.parameters import sampling_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
@@ -135,8 +135,8 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         limits: those that the options of the pipeline set.
     """
     # Not above: the plugin's module imports this one, and must take no time.
-    from omni_torch.chat_templates import read_templates
-    from omni_torch.checkpoints import read_json
+    from omni_torch.checkpoints.chat_templates import read_templates
+    from omni_torch.checkpoints.folders import read_json
 
     try:
         raw = read_json(Path(folder) / "config.json")

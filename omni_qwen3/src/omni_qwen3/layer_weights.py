@@ -1,4 +1,4 @@
-"""The layers of Qwen decoders as data, for :class:`omni_torch.decoder_step.DecoderStep`."""
+"""The layers of Qwen decoders as data, for :class:`omni_torch.operations.decoder_step.DecoderStep`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import nn
 
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import MLP, DecoderLayer, RMSNorm, SparseMLP
-from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
-from omni_torch.decoder_step import DescribeLayer, all_layers
-from omni_torch.few_rows import Matrix, matrix_of
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
+from omni_torch.operations.decoder_step import DescribeLayer, all_layers
+from omni_torch.operations.few_rows import Matrix, matrix_of
 
 
 def describe(
@@ -28,7 +28,7 @@ def describe(
 
 
 def qwen3_layer(layer: nn.Module) -> LayerWeights | None:
-    """A :data:`omni_torch.decoder_step.DescribeLayer`."""
+    """A :data:`omni_torch.operations.decoder_step.DescribeLayer`."""
     assert isinstance(layer, DecoderLayer)
     attention, mlp = layer.self_attn, layer.mlp
     qkv, output = matrix_of(attention.qkv_proj), matrix_of(attention.o_proj)

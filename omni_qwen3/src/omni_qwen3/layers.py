@@ -16,12 +16,12 @@ from torch import nn
 
 from omni_core.model_runner import CacheAttention, PagedAttention
 from omni_qwen3.config import DecoderConfig
-from omni_torch.experts import experts, one_by_one, route_experts
-from omni_torch.few_rows import FewRowsLinear, Matrix, matrix_of
-from omni_torch.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
-from omni_torch.packed_linear import Pack, pack
-from omni_torch.scaled_linear import ScaledLinear
-from omni_torch.tensor_parallel import ALONE, TensorParallel
+from omni_torch.operations.experts import experts, one_by_one, route_experts
+from omni_torch.operations.few_rows import FewRowsLinear, Matrix, matrix_of
+from omni_torch.operations.shared import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
+from omni_torch.quantization.packed_linear import Pack, pack
+from omni_torch.quantization.scaled_linear import ScaledLinear
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

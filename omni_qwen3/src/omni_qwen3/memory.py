@@ -9,9 +9,9 @@ from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
 from omni_qwen3.works import has_expert_parallel, ranks_of
 from omni_qwen3.works import works as works
-from omni_torch.budgets import LIBRARIES, CacheShape, Network
-from omni_torch.hub import config_folder, download, listing
-from omni_torch.placement import place as choose_places
+from omni_torch.checkpoints.hub import config_folder, download, listing
+from omni_torch.placement.budgets import LIBRARIES, CacheShape, Network
+from omni_torch.placement.devices import place as choose_places
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja")
 """The checkpoint files that are read, and downloaded."""
@@ -28,7 +28,7 @@ def fetch(model: str) -> str:
 
 
 def place(config: PipelineConfig, machine: Machine) -> Placement:
-    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.place`."""
+    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`."""
     tensors = listing(config.model_path).tensors
     speaks = any(stage.name == "talker_ar" for stage in config.stages)
     model = read_config(config_folder(config.model_path))

@@ -13,9 +13,9 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen3.options import Options, TextOptions
-from omni_torch.hub import config_folder
-from omni_torch.pipeline_options import DTYPES, check_options
-from omni_torch.placement import device_of
+from omni_torch.checkpoints.hub import config_folder
+from omni_torch.placement.devices import device_of
+from omni_torch.placement.pipeline_options import DTYPES, check_options
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"

@@ -39,7 +39,7 @@ from omni_qwen3.routing import wants_audio
 from omni_qwen3.tokenizer import load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
-from omni_torch.tokens import check_length
+from omni_torch.checkpoints.tokens import check_length
 
 THREADS = 4
 """Requests with media that are decoded at once."""

@@ -20,9 +20,9 @@ from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_feedback import Speech
 from omni_qwen3.talker_network import Talker, load_talker, read_special
-from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.sampling import sampling_from
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.runners.model_runner import FeedbackARModelRunner
+from omni_torch.sampling.sample import sampling_from
 
 SUPPRESSED_TAIL = 1024
 """The number of markers at the end of the talker's vocabulary; of these only the end-of-speech id may be chosen."""
@@ -66,7 +66,7 @@ class TalkerRunner(FeedbackARModelRunner):
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
-            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
+            quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
         """
         config = read_config(model_path)
         model = load_talker(model_path, config, dtype=dtype, device=device, quantization=quantization)

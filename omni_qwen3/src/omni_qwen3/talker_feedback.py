@@ -18,9 +18,9 @@ from omni_core.scheduling.base import OutgoingMessage
 from omni_qwen3.code_predictor import CodePredictor, FrameState
 from omni_qwen3.payloads import TalkerStart
 from omni_qwen3.talker_network import Talker
-from omni_torch.code_frames import CodeChoice
-from omni_torch.frames import FrameStrategy
-from omni_torch.graphs import Named
+from omni_torch.operations.code_frames import CodeChoice
+from omni_torch.runners.frames import FrameStrategy
+from omni_torch.runners.graphs import Named
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
 """The sampling settings that the reference uses for residual codes whenever the talker samples."""

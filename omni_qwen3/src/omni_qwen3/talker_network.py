@@ -13,10 +13,10 @@ from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
-from omni_torch.decoder_step import DecoderStep
-from omni_torch.prepared import filled_on, load_prepared
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.weights import embedding
+from omni_torch.checkpoints.prepared import filled_on, load_prepared
+from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.quantization.quantized_linear import quantize_for
 
 
 class Projection(nn.Module):

@@ -21,14 +21,14 @@ from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerR
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
-from omni_torch.model_runner import ARModelRunner
-from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.packing import indices
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.sampling import sampling_from
-from omni_torch.stop_strings import StopTokens
-from omni_torch.tensor_parallel import TensorParallel, random_of
-from omni_torch.transfers import Arriving, to_device
+from omni_torch.loop.packing import indices
+from omni_torch.processes.tensor_parallel import TensorParallel, random_of
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.runners.transfers import Arriving, to_device
+from omni_torch.sampling.sample import sampling_from
+from omni_torch.sampling.stop_strings import StopTokens
 
 
 @define(eq=False)
@@ -91,7 +91,7 @@ class ThinkerRunner(ARModelRunner):
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
-            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
+            quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
             gguf: a GGUF file of the thinker, read in place of the checkpoint's weights.
             decoder: a dotted reference to a callable that builds the network in place of ours; see
                 :func:`omni_qwen3.external_decoder.load_external`.

@@ -15,12 +15,12 @@ from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
-from omni_torch.decoder_step import DecoderStep
-from omni_torch.gguf_checkpoints import GgufCheckpoint
-from omni_torch.prepared import file_identity, filled_on, load_prepared
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.tensor_parallel import ALONE, TensorParallel
-from omni_torch.weights import embedding
+from omni_torch.checkpoints.gguf_checkpoints import GgufCheckpoint
+from omni_torch.checkpoints.prepared import file_identity, filled_on, load_prepared
+from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
+from omni_torch.quantization.quantized_linear import quantize_for
 
 
 class ThinkerDecoder(nn.Module):
@@ -133,7 +133,7 @@ def load_thinker(
 ) -> Thinker:
     """Load the thinker's decoder, or this rank's part of it, with the weights of ``quantization``, kept for later starts.
 
-    Layouts of this machine's kernels are made by :func:`omni_torch.packed_linear.pack_linears`.
+    Layouts of this machine's kernels are made by :func:`omni_torch.quantization.packed_linear.pack_linears`.
 
     Args:
         expert_parallel: each of several ranks holds some of the experts whole, in place of a slice of every one.

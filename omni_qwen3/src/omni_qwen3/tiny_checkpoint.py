@@ -12,7 +12,7 @@ from typing import Any
 
 from omni_qwen3.tiny_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
 from omni_qwen3.tiny_tokenizer import write_tokenizer
-from omni_torch.checkpoints import written_once
+from omni_torch.checkpoints.folders import written_once
 
 
 def default_model() -> tuple[str, str]:
@@ -21,7 +21,7 @@ def default_model() -> tuple[str, str]:
     """
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its text and speech are noise. `omni run demo` (pip install omni-qwen3-demo) is a small model that answers; "
+        "Its text and speech are noise. `omni run demo` (pip install omni-demo) is a small model that answers; "
         "--model takes a Qwen3-Omni checkpoint."
     )
     return written_once("qwen3-omni-tiny-2", write_tiny_checkpoint), notice

@@ -14,8 +14,8 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from omni_core.errors import ConfigError
 from omni_qwen3.config import QwenConfig
-from omni_torch.checkpoints import LARGEST_TEXT, checked_file, load_checked, read_json, read_tokenizer
-from omni_torch.tokens import encoded, longest_token
+from omni_torch.checkpoints.folders import LARGEST_TEXT, checked_file, load_checked, read_json, read_tokenizer
+from omni_torch.checkpoints.tokens import encoded, longest_token
 
 if TYPE_CHECKING:
     from omni_qwen3.chat_template import ChatTemplate

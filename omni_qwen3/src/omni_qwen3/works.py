@@ -7,8 +7,8 @@ from attrs import evolve
 from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.encoder_config import AudioConfig, VisionConfig, VocoderConfig, halved_thrice
-from omni_torch.hub import config_folder
-from omni_torch.works import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
+from omni_torch.checkpoints.hub import config_folder
+from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
 
 FRAME_SECONDS = 0.08
 """The sound of a codec frame: 1920 samples at 24 kHz."""
@@ -80,7 +80,7 @@ def _visits(model: QwenConfig, ask: Ask) -> dict[str, StageWork]:
 
 
 def decoder_work(config: DecoderConfig, inner: DecoderWork | None = None, inner_steps: int = 0) -> DecoderWork:
-    """Return the work of a decoder of Qwen's architecture. ``inner``: see :class:`~omni_torch.works.DecoderWork`."""
+    """Return the work of a decoder of Qwen's architecture. ``inner``: see :class:`~omni_torch.placement.work.DecoderWork`."""
     queries, keys, hidden = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.hidden_size
     sparse = sum(config.is_sparse(layer) for layer in range(config.layers))
     attention = hidden * (2 * queries + 2 * keys)

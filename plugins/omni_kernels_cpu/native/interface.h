@@ -12,7 +12,7 @@ enum { OMNI_FLOAT32 = 0, OMNI_BFLOAT16 = 1, OMNI_INT8 = 2, OMNI_INT4 = 3, OMNI_I
 
 typedef struct {
   const void *weight;         // [out, in] of `kind`; float32 halves: bfloat16, multiplied as the float32 that it is; int4: [out, in / 32, 16], inputs j
-                              // and j + 16 of 32 in the halves of byte j; codes: [out, in / 128, 192], bfloat16 in 12 bits, see omni_torch/coded_weights.py
+                              // and j + 16 of 32 in the halves of byte j; codes: [out, in / 128, 192], bfloat16 in 12 bits, see omni_torch/quantization/coded_weights.py
   const float *scales;        // [out] for OMNI_INT8, else null
   const float *bias;          // [out] or null
   int64_t out, in;

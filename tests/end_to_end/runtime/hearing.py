@@ -11,7 +11,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_testing.scheduler import Harness
-from omni_torch.vocoder import VocoderScheduler
+from omni_torch.vocoder.scheduler import VocoderScheduler
 
 
 def frame(request_id: str, codes: torch.Tensor) -> IncomingMessage:

@@ -31,7 +31,7 @@ from omni_core.protocol.messages import OmniRequest
 
 zmq = pytest.importorskip("zmq")
 
-from omni_launcher_hosts.curve import CurveContext, CurveKeys  # noqa: E402
+from omni_launchers.hosts.curve import CurveContext, CurveKeys  # noqa: E402
 
 STAGES = Path(__file__).parent
 HERE, THERE = "127.0.0.1", "127.0.0.2"

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 from pipelines import make_pipeline
 
+from omni_cli.status_client import StatusClient, running
+from omni_cli.top import table
 from omni_core.cli.main import omni
 from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
-from omni_terminal.status_client import StatusClient, running
-from omni_terminal.top import table
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
 

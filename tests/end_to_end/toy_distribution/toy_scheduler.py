@@ -6,7 +6,7 @@ from typing import Any
 
 from omni_core.model_runner import ARRequest, ModelRunner
 from omni_testing.runner_driver import Driver
-from omni_torch.autoregressive_loop import AutoregressiveLoop, StepResult, run_batch
+from omni_torch.loop.autoregressive import AutoregressiveLoop, StepResult, run_batch
 
 
 class OneByOne:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from network_harness import STAGES, Network, make_network
 
-from omni_launcher_hosts.curve import CurveKeys
+from omni_launchers.hosts.curve import CurveKeys
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import OutgoingMessage
 from omni_core.scheduling.loop import LoopScheduler
 from omni_core.scheduling.streaming import StreamingScheduler
-from omni_torch.steps import StepScheduler
+from omni_torch.loop.steps import StepScheduler
 
 Data = dict[str, Any]
 STAGE_OF = {each: each for each in ("function", "generator", "batch", "own", "engine")}

@@ -58,12 +58,12 @@ def test_a_command_of_another_distribution_is_named_with_it(monkeypatch: pytest.
 
 
 def test_a_command_of_a_disabled_plugin_is_told_from_one_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = PluginRecord("terminal", "omni-terminal", "1", "m", PluginStatus.DISABLED, "OMNI_PLUGINS does not name it")
+    record = PluginRecord("terminal", "omni-cli", "1", "m", PluginStatus.DISABLED, "OMNI_PLUGINS does not name it")
     monkeypatch.setattr("omni_core.plugins.load_plugins", lambda: PluginRegistry([record]))
     answer = CliRunner().invoke(omni, ["plan"])
     assert answer.exit_code == 2
     assert (
-        "the command 'plan' is of plugin 'terminal' of omni-terminal 1, which is disabled: OMNI_PLUGINS does"
+        "the command 'plan' is of plugin 'terminal' of omni-cli 1, which is disabled: OMNI_PLUGINS does"
         in answer.stderr
     )
     assert "pip install" not in answer.stderr
@@ -74,7 +74,7 @@ def test_ctrl_c_is_a_line_and_an_exit_code(arguments: list[str], monkeypatch: py
     def interrupted(pipeline: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("omni_deploy.source.LayeredSource.resolve", interrupted)
+    monkeypatch.setattr("omni_cli.deploy.source.LayeredSource.resolve", interrupted)
     answer = CliRunner().invoke(omni, ["plan", "x", *arguments])
     assert answer.exit_code == 130
     assert (answer.stdout, answer.stderr) == ("", "Interrupted.\n")

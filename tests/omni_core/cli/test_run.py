@@ -1,4 +1,4 @@
-"""``omni run`` as omni-core alone has it: one message, one reply, in a process without omni-terminal."""
+"""``omni run`` as omni-core alone has it: one message, one reply, in a process without omni-cli."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+from omni_cli.deploy.writing import dump_json
 from omni_core.cli.request import assign, set_at
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_deploy.writing import dump_json
 
 STAGES = """
 from omni_core.protocol.outputs import AudioResult, ImageResult, TextResult
@@ -67,20 +67,20 @@ def test_json_is_one_document_and_the_message_may_come_from_standard_input(pipel
 def test_speech_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "sing")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert "a notice\n1.00 s of speech; to keep it, --out FILE comes with omni-terminal\n" in answer.stderr
+    assert "a notice\n1.00 s of speech; to keep it, --out FILE comes with omni-cli\n" in answer.stderr
 
 
 def test_an_image_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "draw")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert answer.stderr.endswith("\nan image; to keep it, --out FILE comes with omni-terminal\n")
+    assert answer.stderr.endswith("\nan image; to keep it, --out FILE comes with omni-cli\n")
 
 
 def test_flags_of_omni_terminal_are_told_to_be_its(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "x", "--image", "a.png")
     assert answer.returncode == 2
     assert "--image" in answer.stderr
-    assert "come with: pip install omni-terminal" in answer.stderr
+    assert "come with: pip install omni-cli" in answer.stderr
 
 
 def test_a_chat_without_omni_terminal_says_what_to_install(pipeline: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_chat_without_omni_terminal_says_what_to_install(pipeline: Path) -> No
         os.close(parent)
         os.close(child)
     assert answer.returncode == 2
-    assert "pip install omni-terminal" in answer.stderr
+    assert "pip install omni-cli" in answer.stderr
 
 
 def test_what_is_given_twice_is_refused() -> None:

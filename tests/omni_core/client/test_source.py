@@ -1,4 +1,4 @@
-"""Sources of the core alone: registered pipelines and whole configs, with settings; what needs omni-deploy says so."""
+"""Sources of the core alone: registered pipelines and whole configs, with settings; what needs omni-cli says so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from omni_cli.deploy.writing import dump_yaml
 from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
@@ -15,7 +16,6 @@ from omni_core.hookspecs import PipelineComponent
 from omni_core.interface import Interface
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.discovery import PluginRecord
-from omni_deploy.writing import dump_yaml
 
 DECLARED = Interface(outputs=["text"])
 
@@ -102,16 +102,16 @@ def test_what_needs_omni_deploy_says_so(arguments: tuple[Any, ...], expected: st
     with pytest.raises(PluginError) as caught:
         resolved(*arguments)
     assert expected in str(caught.value)
-    assert "pip install omni-deploy" in str(caught.value)
+    assert "pip install omni-cli" in str(caught.value)
 
 
 def test_a_deploy_file_and_a_variable_need_omni_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text("pipeline: one\n")
-    with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-deploy"):
+    with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-cli"):
         resolved(str(file))
     monkeypatch.setenv("OMNI_SET__ONLY__GPU", "1")
-    with pytest.raises(PluginError, match=r"OMNI_SET__ONLY__GPU: .* pip install omni-deploy"):
+    with pytest.raises(PluginError, match=r"OMNI_SET__ONLY__GPU: .* pip install omni-cli"):
         resolved("one", "m")
     assert (
         resolved(evolve(pipeline("m"), runtime_overrides={})).stages[0].gpu is None

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from omni_cli.deploy.fitting import placed
+from omni_cli.deploy.layers import Layer, apply
 from omni_core.config.completion import DoesNotFitError, Machine, Placement, completed
 from omni_core.config.loading import structure, unstructure
 from omni_core.config.overrides import Override
 from omni_core.config.schema import LauncherConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_deploy.fitting import placed
-from omni_deploy.layers import Layer, apply
 
 GIB = 2**30
 FETCHED: list[str] = []
@@ -75,11 +75,11 @@ def test_a_function_that_fails_is_an_error_that_names_it() -> None:
 def test_nothing_is_fetched_for_a_pipeline_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     FETCHED.clear()
     config = pipeline(fetch_fn=f"{__name__}:fetch")
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [8 * GIB])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [8 * GIB])
     with pytest.raises(DoesNotFitError):
         completed(config)
     assert FETCHED == []
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [24 * GIB])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [24 * GIB])
     done = completed(config)
     assert (done.model_path, FETCHED) == ("/fetched/owner/name", ["owner/name"])
     assert completed(done) == done
@@ -87,7 +87,7 @@ def test_nothing_is_fetched_for_a_pipeline_that_does_not_fit(monkeypatch: pytest
 
 
 def test_the_gpus_of_this_machine_do_not_count_for_a_launcher_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [])
     wanted = evolve(pipeline(), stages=[evolve(pipeline().stages[0], gpu=3)], placement_fn=None)
     with pytest.raises(ConfigError, match="GPU 3 is wanted, this host has none"):
         completed(wanted)
@@ -96,7 +96,7 @@ def test_the_gpus_of_this_machine_do_not_count_for_a_launcher_of_others(monkeypa
 
 
 def test_what_does_not_fit_here_has_the_place_where_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [8 * GIB])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [8 * GIB])
     plain = evolve(pipeline(), placement_fn=None)
     name = plain.stages[0].name
     resolved = apply(plain, Layer("file", [Override((name, "gpu"), 3, "d.yaml:4")]))

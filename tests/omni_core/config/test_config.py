@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from omni_cli.deploy.files import leaves
+from omni_cli.deploy.layers import Layer, apply
+from omni_cli.deploy.writing import dump_json, dump_yaml, load_config
 from omni_core.config.loading import read_yaml, structure, unstructure
 from omni_core.config.overrides import parse_flag
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_deploy.files import leaves
-from omni_deploy.layers import Layer, apply
-from omni_deploy.writing import dump_json, dump_yaml, load_config
 
 
 def stage(name: str, **fields: Any) -> StageConfig:

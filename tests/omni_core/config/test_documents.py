@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omni_cli.deploy.source import LayeredSource
+from omni_cli.deploy.writing import dump_json
 from omni_core.config.documents import MOST_TEXT, Document, parse
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
-from omni_deploy.source import LayeredSource
-from omni_deploy.writing import dump_json
 
 TEXT = """a: 1
 b:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from omni_cli.deploy.budgets import check, problems
 from omni_core.client import open_async
 from omni_core.config.placement import Budget, Replica, parse_bytes, plan
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_deploy.budgets import check, problems
 
 GIB = 2**30
 FAR: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_sizes(text: str, nbytes: int) -> None:
 
 
 async def test_a_pipeline_that_does_not_fit_starts_nothing(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [8 * GIB])
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: [8 * GIB])
     config = line({"gpu": 0, "gpu_memory": "6GiB"}, {"gpu": 0, "gpu_memory": "6GiB"})
     states: list[str] = []
     with pytest.raises(ConfigError, match=r"stages\[a\]\.gpu_memory"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from omni_cli.tracing.recorder import Recorder
 from omni_core.coordinator import Coordinator
 from omni_core.coordinator import coordinator as module
 from omni_core.coordinator.machine import RequestMachine
@@ -31,7 +32,6 @@ from omni_core.protocol.messages import (
     WaitingReport,
     WaitingRequest,
 )
-from omni_tracing.recorder import Recorder
 
 
 class Spans:

@@ -84,7 +84,7 @@ async def test_concurrent_statistics_calls_share_an_answer() -> None:
 
 async def test_without_omni_tracing_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "PIPELINE", "nowhere_to_be_found:Profile")
-    with pytest.raises(PluginError, match="profiles need omni-tracing: pip install omni-tracing"):
+    with pytest.raises(PluginError, match="profiles need omni-cli: pip install omni-cli"):
         await Pipeline().observation.profiling.start()
 
 
@@ -96,7 +96,7 @@ async def test_a_client_whose_profile_cannot_begin_is_told_why(monkeypatch: pyte
     [(endpoint, done)] = pipeline.sent
     pipeline.observation.close()
     assert endpoint == "ipc://client"
-    assert "pip install omni-tracing" in done.problem
+    assert "pip install omni-cli" in done.problem
 
 
 async def test_health() -> None:

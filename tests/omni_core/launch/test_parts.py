@@ -63,7 +63,7 @@ def test_unregistered_references_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_device_is_the_stage_s_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.check", lambda *_: None)
+    monkeypatch.setattr("omni_cli.deploy.fitting.check", lambda *_: None)
     made = spec(tmp_path, installed(), factory="mine.stage:make", gpu=2)
     assert (made.gpu, made.injected["device"]) == (2, "cuda:2")
 
@@ -79,7 +79,7 @@ def test_the_default_scheduler_is_the_preferred_one_that_works_here(
 
 @pytest.mark.parametrize("registry", [(), (PLAIN,), (PLAIN, Component("plainer", "json:dump", ""))], ids=str)
 def test_without_any_scheduler_the_error_says_what_to_install(registry: tuple[Component, ...], tmp_path: Path) -> None:
-    wanted = r"stages\[talker\]\.scheduler: no scheduler that can drive 'talker' is installed: pip install omni-engine"
+    wanted = r"stages\[talker\]\.scheduler: no scheduler that can drive 'talker' is installed: pip install omni-torch"
     with pytest.raises(PluginError, match=wanted):
         spec(tmp_path, installed(*registry), model_runner="talker")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from omni_cli.config.components import check_relays
 from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import Component, RelayComponent
 from omni_core.launch.prepare import prepare
 from omni_core.plugins import PluginRegistry
-from omni_terminal.config.components import check_relays
 
 
 class Installed(PluginRegistry):
@@ -43,7 +43,7 @@ RELAYS = Installed(
 
 def devices(monkeypatch: pytest.MonkeyPatch, backend: str, **fields: Any) -> dict[str, str]:
     """Return the device of the relay, by process; both stages compute on GPUs."""
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: None)
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: None)
     config = PipelineConfig(
         model_path="none",
         relay_backend=backend,

@@ -16,8 +16,8 @@ from omni_core.plugins import load_plugins
 @pytest.mark.parametrize(
     ("reference", "expected"),
     [
-        ("omni_torch.vocoder:VocoderScheduler", True),
-        ("omni_engine.scheduler:EngineScheduler", True),
+        ("omni_torch.vocoder.scheduler:VocoderScheduler", True),
+        ("omni_torch.engine.scheduler:EngineScheduler", True),
         ("omni_core.scheduling.simple:SimpleScheduler", False),
         ("json:loads", False),
         ("not_installed_anywhere.stages:f", False),

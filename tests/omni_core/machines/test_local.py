@@ -47,7 +47,7 @@ async def test_a_process_starts_as_a_fork_or_a_fresh_interpreter(
     )
     process = machine.start(spec, lambda process: ended.append(process.spec.name))
     await process.launched
-    mains = ("omni_torch.forks.main",) if has_server else ("omni_core.processes.main",)
+    mains = ("omni_torch.processes.forks.main",) if has_server else ("omni_core.processes.main",)
     assert any(main in psutil.Process(process.pid).cmdline() for main in mains)
     process.say_stop()
     async with asyncio.timeout(20):

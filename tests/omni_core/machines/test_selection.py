@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from omni_cli.deploy.layers import Layer, apply
 from omni_core.config.overrides import parse_flag
 from omni_core.config.schema import EndpointsConfig, LauncherConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
@@ -14,7 +15,6 @@ from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import Component
 from omni_core.machines import LocalLauncher, make_launcher
 from omni_core.plugins import PluginRecord, PluginRegistry
-from omni_deploy.layers import Layer, apply
 
 CONFIG = PipelineConfig(model_path="none", stages=[StageConfig(name="a", factory="m:f", process="a", terminal=True)])
 NOTHING = PluginRegistry([])
@@ -31,7 +31,7 @@ async def test_one_machine_needs_no_plugin(tmp_path: Path) -> None:
 
 
 def test_hosts_without_their_distribution_name_it(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=r"other hosts \(b\), which needs: pip install omni-launcher-hosts"):
+    with pytest.raises(PluginError, match=r"other hosts \(b\), which needs: pip install omni-launchers"):
         make_launcher(with_host(), NOTHING, tmp_path, "omni://r")
 
 

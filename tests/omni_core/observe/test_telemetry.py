@@ -1,4 +1,4 @@
-"""OpenTelemetry spans are made only where an application uses it and omni-tracing is installed."""
+"""OpenTelemetry spans are made only where an application uses it and omni-cli is installed."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def test_a_provider_without_omni_tracing_is_a_warning_that_names_it(
     monkeypatch.setattr(telemetry, "TELEMETRY", "nowhere_to_be_found:Spans")
     with caplog.at_level(logging.WARNING):
         assert telemetry.telemetry("p") is None
-    assert "pip install omni-tracing" in caplog.text
+    assert "pip install omni-cli" in caplog.text

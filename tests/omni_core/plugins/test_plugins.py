@@ -14,12 +14,12 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 
+from omni_cli.plugins import check
 from omni_core.errors import PluginError
 from omni_core.hookspecs import HOOKS, Component
 from omni_core.plugins.discovery import PluginStatus, discover
 from omni_core.plugins.registry import Defect, PluginRegistry
 from omni_core.references import problem
-from omni_terminal.plugins import check
 
 HEADER = "from omni_core.hookspecs import Component, PipelineComponent, hookimpl\n"
 
@@ -400,7 +400,7 @@ def test_a_probe_warning_counts_as_working(install, monkeypatch: pytest.MonkeyPa
         + "from omni_core.hookspecs import ProbeWarning\ndef slowly():\n    return ProbeWarning('no fast device')\n"
         + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n",
     )
-    monkeypatch.setattr("omni_terminal.plugins.load_plugins", lambda: registry)
+    monkeypatch.setattr("omni_cli.plugins.load_plugins", lambda: registry)
     result = CliRunner().invoke(check, catch_exceptions=False)
     assert result.output == "ok  relay a (dist-p): no fast device\n"
     assert result.exit_code == 0
@@ -452,7 +452,7 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path)
 def test_plugin_modules_import_quickly_and_without_torch() -> None:
     code = (
         "import sys, time, omni_core.hookspecs\nstart = time.perf_counter()\n"
-        "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_engine.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
+        "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_torch.engine.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
         "import omni_kernels_cpu.plugin\n"
         "print(time.perf_counter() - start)\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )

@@ -109,7 +109,7 @@ async def test_without_omni_tracing_a_worker_reports_why_it_records_nothing(
     worker.close()
     [report] = told
     assert report.process == "p"
-    assert "pip install omni-tracing" in report.problem
+    assert "pip install omni-cli" in report.problem
 
 
 @pytest.mark.parametrize("is_broken", [True, False])
@@ -118,7 +118,7 @@ async def test_a_worker_whose_gpu_is_broken_ends(
 ) -> None:
     """Every later request would fail; one that merely names CUDA in its error changes nothing."""
     pytest.importorskip("omni_torch")
-    monkeypatch.setattr("omni_torch.processes.gpu_is_broken", lambda: is_broken)
+    monkeypatch.setattr("omni_torch.processes.settings.gpu_is_broken", lambda: is_broken)
     spec = ProcessSpec(
         name="p",
         stages=[],

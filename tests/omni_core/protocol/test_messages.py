@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from omni_core.protocol import messages, registry, specs
-from omni_torch import ranks
+from omni_torch.processes import ranks
 
 RANKS = [ranks.ItemMessage, ranks.WorkMessage, ranks.RankError]
 

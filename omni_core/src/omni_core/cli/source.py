@@ -28,12 +28,12 @@ def source_of(options: Mapping[str, Any]) -> PipelineSource:
 
 
 def _completed(name: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """Return the completion of a value in a shell: a function of omni-terminal, if that is installed."""
+    """Return the completion of a value in a shell: a function of omni-cli, if that is installed."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
         items: list[Any] = []
         with suppress(Exception):  # a traceback would spoil the line that is being typed
-            items = load(f"omni_terminal.completion:{name}")(context, begun)
+            items = load(f"omni_cli.completion:{name}")(context, begun)
         return items
 
     return complete

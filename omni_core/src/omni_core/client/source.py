@@ -1,6 +1,6 @@
 """The pipeline that a person names: by its name or a file that describes it whole, with a model, options and values for fields.
 
-omni-deploy knows more sources: deploy files, presets, checkpoint folders, hub ids and the environment. Where it is installed, its
+omni-cli knows more sources: deploy files, presets, checkpoint folders, hub ids and the environment. Where it is installed, its
 ``LayeredSource`` is used instead.
 """
 
@@ -28,7 +28,7 @@ EVERY = "*"
 VARIABLE = "OMNI_SET__"
 """Begins the name of a variable that sets a value: ``OMNI_SET__DECODER__GPU=1``."""
 
-LAYERS, LAYERED_SOURCE = "omni_deploy", "omni_deploy.source:LayeredSource"
+LAYERS, LAYERED_SOURCE = "omni_cli.deploy", "omni_cli.deploy.source:LayeredSource"
 
 
 @define
@@ -36,7 +36,7 @@ class PipelineSource:
     """A pipeline as it was asked for, on the command line or in :func:`omni_core.open`.
 
     Attributes:
-        name: a registered name, or a file; or the config itself. With omni-deploy, a preset, a checkpoint folder or a hub id too.
+        name: a registered name, or a file; or the config itself. With omni-cli, a preset, a checkpoint folder or a hub id too.
         model: a checkpoint folder or a hub id.
         options: go to the pipeline's function.
         settings: values for fields of stages and of the pipeline: ``--set`` flags, or a mapping of dotted paths to values.
@@ -59,7 +59,7 @@ class PipelineSource:
         """Return the config with the settings applied, validated.
 
         Raises:
-            PluginError: no such pipeline, or a source that only omni-deploy reads. ConfigError: a setting or the config is invalid.
+            PluginError: no such pipeline, or a source that only omni-cli reads. ConfigError: a setting or the config is invalid.
         """
         settings = self.overrides()
         self._refuse_layers(settings)
@@ -76,15 +76,15 @@ class PipelineSource:
         if not isinstance(self.name, PipelineConfig):  # a finished config has the environment already
             given += [name for name in os.environ if name.startswith(VARIABLE)]
         if given:
-            raise PluginError(f"{given[0]}: deploy files and layers need omni-deploy: pip install omni-deploy")
+            raise PluginError(f"{given[0]}: deploy files and layers need omni-cli: pip install omni-cli")
 
     def _read(self, path: str) -> Mapping[str, Any]:
         """Return the fields of a whole pipeline in a file."""
         self.refuse_source("a config file")
         values = read_yaml(path)
         if not isinstance(values, dict) or not isinstance(values.get("stages"), list):
-            what = "describes no whole pipeline (with `stages` as a list), and deploy files need omni-deploy"
-            raise PluginError(f"{path} {what}: pip install omni-deploy")
+            what = "describes no whole pipeline (with `stages` as a list), and deploy files need omni-cli"
+            raise PluginError(f"{path} {what}: pip install omni-cli")
         return values
 
     def _made(self, name: str, registry: PluginRegistry) -> PipelineConfig:
@@ -92,7 +92,7 @@ class PipelineSource:
         try:
             component = registry.get("omni_pipelines", name)
         except PluginError as error:
-            what = "presets, checkpoint folders and hub ids need omni-deploy: pip install omni-deploy"
+            what = "presets, checkpoint folders and hub ids need omni-cli: pip install omni-cli"
             raise PluginError(f"{error}; {what}") from None
         assert isinstance(component, PipelineComponent)
         try:
@@ -132,7 +132,7 @@ class PipelineSource:
 
 
 def source_class() -> type[PipelineSource]:
-    """Return the class of sources: omni-deploy's, where it is installed."""
+    """Return the class of sources: omni-cli's, where it is installed."""
     found: type[PipelineSource] = load(LAYERED_SOURCE) if find_spec(LAYERS) is not None else PipelineSource
     return found
 

@@ -46,7 +46,7 @@ def scheduler_of(stage: StageConfig, registry: PluginRegistry) -> str | None:
         suspects = "".join(f"; {each}" for each in registry.suspects())
         raise PluginError(
             f"stages[{stage.name}].scheduler: no scheduler that can drive {stage.model_runner!r} is installed: "
-            f"pip install omni-engine (or omni-sglang){reasons}{suspects}"
+            f"pip install omni-torch (or omni-sglang){reasons}{suspects}"
         )
     return max(found, key=lambda each: (each.preference, each.name)).name
 
@@ -58,4 +58,4 @@ def _model_schedulers(registry: PluginRegistry) -> list[SchedulerComponent]:
 
 def _drivers(registry: PluginRegistry) -> str:
     names = ", ".join(sorted(each.name for each in _model_schedulers(registry)))
-    return f"those that do: {names}" if names else "none is installed that does: pip install omni-engine"
+    return f"those that do: {names}" if names else "none is installed that does: pip install omni-torch"

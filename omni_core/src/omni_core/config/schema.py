@@ -124,7 +124,7 @@ class StageConfig:
         balance: the choice of the replica for other requests: ``turns``, ``least_busy`` (the fewest requests), ``cost`` (the least expected
             work), or ``(request, loads) -> replica`` (:mod:`omni_core.coordinator.replicas`).
         work_fn: ``(request) -> float``: the expected work of a request, in any unit, for ``balance``. By default its characters of text.
-        autoscale: bounds and thresholds by which the number of replicas follows the queue, from ``replicas`` on (needs omni-operations).
+        autoscale: bounds and thresholds by which the number of replicas follows the queue, from ``replicas`` on (needs omni-cli).
         preload: modules that are imported once for all stages that name them, and shared by their processes: large libraries that
             several of them import. A module that starts threads or uses a GPU when it is imported cannot be shared. torch is
             shared without being named, if the stage's distribution requires it or its module imports it.

@@ -84,9 +84,9 @@ def _merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def _limits_check() -> Callable[[Mapping[str, int], Any], None]:
-    """Return what refuses a request that brings more than the config allows. Raises PluginError: omni-deploy is missing."""
-    needs = "limits: they need omni-deploy: pip install omni-deploy"
-    found: Callable[[Mapping[str, int], Any], None] = load_plugin("omni_deploy.limits:check_limits", needs)
+    """Return what refuses a request that brings more than the config allows. Raises PluginError: omni-cli is missing."""
+    needs = "limits: they need omni-cli: pip install omni-cli"
+    found: Callable[[Mapping[str, int], Any], None] = load_plugin("omni_cli.deploy.limits:check_limits", needs)
     return found
 
 

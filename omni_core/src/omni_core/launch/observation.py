@@ -162,7 +162,7 @@ class Observation:
 
     @property
     def profiling(self) -> Profiling:
-        """The profiles of this pipeline. Raises PluginError: omni-tracing is missing."""
+        """The profiles of this pipeline. Raises PluginError: omni-cli is missing."""
         if self._profiling is None:
             made = load_plugin(PIPELINE, MISSING)
             self._profiling = made(self._config, self._machine_of, self._units, self._coordinator, self._control)

@@ -34,7 +34,7 @@ more threads, those of GNU OpenMP spin for 0.3 ms after an operation and then sl
 from the threads of compiled kernels.
 """
 
-KERNELS = "omni_torch.kernel_specs:kernel_specs"
+KERNELS = "omni_torch.operations.kernel_specs:kernel_specs"
 """Returns the installed kernels for a launch spec."""
 
 _FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "expand_fn", "stream_done_to_fn")

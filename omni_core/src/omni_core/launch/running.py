@@ -1,4 +1,4 @@
-"""The parts of a running pipeline, for operations that change it, which are omni-operations."""
+"""The parts of a running pipeline, for operations that change it, which are omni-cli."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from omni_core.processes.supervisor import Owner, Supervisor
 from omni_core.protocol.operations import Change
 from omni_core.references import load_plugin
 
-OPERATIONS, CAPSULES = "omni_operations.operations:Operations", "omni_capsules.pipeline:Capsules"
+OPERATIONS, CAPSULES = "omni_cli.live.operations:Operations", "omni_capsules.pipeline:Capsules"
 ADMISSION = "omni_planner.admission:machine_of"
 
 
@@ -97,7 +97,7 @@ def operations_of(running: Running) -> RunningOperations:
     Raises:
         PluginError: they are not installed.
     """
-    needs = "changing a running pipeline needs: pip install omni-operations"
+    needs = "changing a running pipeline needs: pip install omni-cli"
     made: RunningOperations = load_plugin(OPERATIONS, needs)(running)
     return made
 

@@ -20,7 +20,7 @@ from omni_core.processes.run_directory import restore_directory
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import load
 
-FORK_SERVER = "omni_torch.forks.server:ForkServer"
+FORK_SERVER = "omni_torch.processes.forks.server:ForkServer"
 """Forks the processes that would each import PyTorch, which takes seconds. Without omni-torch they are fresh interpreters."""
 
 

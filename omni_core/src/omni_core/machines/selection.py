@@ -29,9 +29,7 @@ def launcher_reference(config: PipelineConfig, registry: PluginRegistry) -> str 
     except PluginError as error:
         if name == HOSTS:
             hosts = ", ".join(sorted({name for stage in config.stages for name in stage.hosts}))
-            wanted = (
-                f"stages of this pipeline run on other hosts ({hosts}), which needs: pip install omni-launcher-hosts"
-            )
+            wanted = f"stages of this pipeline run on other hosts ({hosts}), which needs: pip install omni-launchers"
             raise PluginError(f"{wanted} ({error})") from None
         raise PluginError(f"launcher.name: {error}") from error
 

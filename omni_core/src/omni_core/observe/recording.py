@@ -1,4 +1,4 @@
-"""Contracts between the runtime and a profile. Profiles themselves are omni-tracing's, imported when one begins."""
+"""Contracts between the runtime and a profile. Profiles themselves are omni-cli's, imported when one begins."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from attrs import frozen
 
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, Scheduler
 
-PROCESS, PIPELINE = "omni_tracing.process:ProcessProfile", "omni_tracing.profiling:PipelineProfile"
+PROCESS, PIPELINE = "omni_cli.tracing.process:ProcessProfile", "omni_cli.tracing.profiling:PipelineProfile"
 """The profile of a stage process, and of all processes of a pipeline."""
 
-MISSING = "profiles need omni-tracing: pip install omni-tracing"
+MISSING = "profiles need omni-cli: pip install omni-cli"
 
 Flow = tuple[str, str, int | None]
 """The arrow from a send to its receipt, which both ends know: source, target, number of the chunk (``None``: the payload)."""

@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span for every request and stage, made in the parent by omni-tracing if the application uses OpenTelemetry.
+"""OpenTelemetry: a span for every request and stage, made in the parent by omni-cli if the application uses OpenTelemetry.
 
 Stage processes only report times. Nothing of OpenTelemetry is imported by this package.
 """
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 TRACEPARENT = "traceparent"
 
-TELEMETRY = "omni_tracing.telemetry:RequestSpans"
+TELEMETRY = "omni_cli.tracing.telemetry:RequestSpans"
 
 
 class Telemetry(Protocol):
@@ -41,6 +41,6 @@ def telemetry(pipeline: str) -> Telemetry | None:
     try:
         made: Telemetry = load(TELEMETRY)(trace, provider.get_tracer("omni", __version__), pipeline)
     except ImportError as error:
-        logger.warning("requests make no OpenTelemetry spans, which need: pip install omni-tracing (%s)", error)
+        logger.warning("requests make no OpenTelemetry spans, which need: pip install omni-cli (%s)", error)
         return None
     return made

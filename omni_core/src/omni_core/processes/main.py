@@ -28,7 +28,7 @@ from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import imported, load
 from omni_core.stage_logs import enter_stage, finish_prints, mark_of, send_records
 
-PREPARE = "omni_torch.processes:prepare"
+PREPARE = "omni_torch.processes.settings:prepare"
 """Prepares torch in a process, with the kernels of its launch spec, its GPU and its memory budgets there."""
 
 logger = logging.getLogger(__name__)

@@ -31,13 +31,13 @@ from omni_core.stage.thread import StageThread
 
 logger = logging.getLogger(__name__)
 
-GPU_IS_BROKEN = "omni_torch.processes:gpu_is_broken"
+GPU_IS_BROKEN = "omni_torch.processes.settings:gpu_is_broken"
 """Says whether this process can use its GPU no more."""
 
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
 
-LEADER, FOLLOWER = "omni_torch.ranks:Leader", "omni_torch.ranks:Follower"
+LEADER, FOLLOWER = "omni_torch.processes.ranks:Leader", "omni_torch.processes.ranks:Follower"
 """Keep the ranks of a tensor parallel stage in step."""
 
 LAST_STEP_SECONDS = 1.0

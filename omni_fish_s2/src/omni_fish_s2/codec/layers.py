@@ -14,7 +14,7 @@ from torch import nn
 
 from omni_fish_s2.codec.memory import Memory
 from omni_fish_s2.layers import RMSNorm, rotary, rotate
-from omni_torch import sound_stack
+from omni_torch.operations import sound_stack
 
 HEAD_DIM = 64
 """Width of an attention head in every transformer of the codec."""
@@ -37,7 +37,7 @@ class CausalConv(nn.Module):
         return self.conv(memory.join(x, self.reach) if self.reach else x)
 
     def layer(self, before: Snake | None = None) -> sound_stack.Convolution:
-        """Return the layer for :func:`omni_torch.sound_stack.decode_sound`, behind an activation."""
+        """Return the layer for :func:`omni_torch.operations.sound_stack.decode_sound`, behind an activation."""
         assert self.conv.bias is not None
         snake = None if before is None else before.layer()
         return sound_stack.Convolution(self.conv.weight, self.conv.bias, self.conv.dilation[0], snake)
@@ -75,7 +75,7 @@ class Snake(nn.Module):
         return torch.addcmul(x, (self.alpha + 1e-9).reciprocal(), wave.mul_(wave))
 
     def layer(self) -> sound_stack.Snake:
-        """Return the activation for :func:`omni_torch.sound_stack.decode_sound`."""
+        """Return the activation for :func:`omni_torch.operations.sound_stack.decode_sound`."""
         return sound_stack.Snake(self.alpha, self.alpha, logarithms=False)
 
 
@@ -98,7 +98,7 @@ class ResidualUnit(nn.Module):
         return x + mixing(second(dilated(first(x), memory)), memory)
 
     def layer(self) -> sound_stack.Residual:
-        """Return the layer for :func:`omni_torch.sound_stack.decode_sound`."""
+        """Return the layer for :func:`omni_torch.operations.sound_stack.decode_sound`."""
         parts: Any = self.block
         first, dilated, second, mixing = parts
         return sound_stack.Residual(dilated.layer(first), mixing.layer(second))
@@ -121,7 +121,7 @@ class ConvNeXtBlock(nn.Module):
         return x + (self.gamma * hidden).transpose(1, 2)
 
     def layer(self) -> sound_stack.ConvNeXt:
-        """Return the layer for :func:`omni_torch.sound_stack.decode_sound`."""
+        """Return the layer for :func:`omni_torch.operations.sound_stack.decode_sound`."""
         mixing, wide, narrow = self.dwconv.layer(), self.pwconv1, self.pwconv2
         norm = self.norm.weight, self.norm.bias
         pointwise = wide.weight, wide.bias, narrow.weight, narrow.bias

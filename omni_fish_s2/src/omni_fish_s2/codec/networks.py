@@ -22,8 +22,8 @@ from omni_fish_s2.codec.layers import (
     WindowTransformer,
 )
 from omni_fish_s2.codec.memory import Memory
-from omni_torch.sound_stack import Layer, SoundStack, decode_sound
-from omni_torch.weights import embedding
+from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.sound_stack import Layer, SoundStack, decode_sound
 
 DILATIONS = (1, 3, 9)
 QUANTIZER_WINDOW = 128

@@ -13,7 +13,7 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_fish_s2.codec.config import CodecConfig
-from omni_torch.checkpoints import checked_file
+from omni_torch.checkpoints.folders import checked_file
 
 FILE = "codec.pth"
 

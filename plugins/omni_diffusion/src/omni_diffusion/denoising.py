@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import StagePayload
 from omni_diffusion.schedule import Schedule
-from omni_torch.steps import StepScheduler
+from omni_torch.loop.steps import StepScheduler
 
 
 @frozen(eq=False)
@@ -87,7 +87,7 @@ class DenoisingScheduler(StepScheduler[Latents]):
 
     A batch holds requests of equal shapes with one adapter; steps, numbers of steps, guidance and the lengths of prompts may differ. With
     guidance a request is twice as many rows. Where more requests run than a batch holds, those that are short for their age are the batch
-    (:meth:`~omni_torch.steps.StepScheduler.work`).
+    (:meth:`~omni_torch.loop.steps.StepScheduler.work`).
 
     Args:
         max_batch_size: requests that share a step at most. max_running: requests that are denoised at once.

@@ -7,7 +7,7 @@ from typing import Any
 
 from omni_export.deployment import END_SECONDS, HEAD, Deployment, HostPlan
 from omni_export.documents import commented, dump
-from omni_launcher_hosts.curve import CurveKeys
+from omni_launchers.hosts.curve import CurveKeys
 
 FILES, KEY, WEIGHTS = "/etc/omni", "/run/secrets/run.key", "/models"
 JOIN_PORT = 7555

@@ -11,6 +11,9 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from omni_cli.deploy.files import DeployFile
+from omni_cli.deploy.platforms import platform
+from omni_cli.deploy.source import LayeredSource
 from omni_core.cli.source import SOURCE_OPTIONS
 from omni_core.client.source import VARIABLE, parse_options
 from omni_core.config.addresses import join_address
@@ -19,9 +22,6 @@ from omni_core.config.placement import AUTO, PlannedProcess, plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_core.plugins import PluginRegistry, load_plugins
-from omni_deploy.files import DeployFile
-from omni_deploy.platforms import platform
-from omni_deploy.source import LayeredSource
 from omni_serve.cli import serve
 from omni_serve.section import section_problems
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from omni_cli.deploy.source import LayeredSource
 from omni_core.errors import ConfigError
 from omni_core.plugins import load_plugins
-from omni_deploy.source import LayeredSource
 
-COMMON = ("omni-core", "omni-serve", "omni-launcher-hosts", "omni-engine", "omni-relay-nixl[cu12]")
+COMMON = ("omni-core", "omni-serve", "omni-launchers", "omni-torch", "omni-relay-nixl[cu12]")
 """The distributions of every image: the server, hosts and a relay that joins them, the engine."""
 
 OF_VARIANT = {"cpu": ("omni-kernels-cpu",), "cuda": ("omni-kernels",)}

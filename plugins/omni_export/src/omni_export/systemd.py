@@ -7,7 +7,7 @@ import secrets
 
 from omni_core.errors import ConfigError
 from omni_export.deployment import END_SECONDS, Deployment, HostPlan
-from omni_launcher_hosts.curve import CurveKeys
+from omni_launchers.hosts.curve import CurveKeys
 
 FOLDER = "/etc/omni"
 """The folder of the deploy files and the keys on every machine."""

@@ -1,1 +1,1 @@
-"""Kernels in Triton for the operations of :mod:`omni_torch.operations` and :mod:`omni_engine`."""
+"""Kernels in Triton for the operations of :mod:`omni_torch.operations.shared` and :mod:`omni_torch.engine`."""

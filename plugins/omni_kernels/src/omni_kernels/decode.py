@@ -115,7 +115,7 @@ def paged_decode(
     seen: torch.Tensor,
     scale: float | None,
 ) -> torch.Tensor:
-    """See :func:`omni_engine.attention.decode.paged_decode`."""
+    """See :func:`omni_torch.engine.attention.decode.paged_decode`."""
     rows, heads, width = query.shape
     kv_heads, longest = keys.shape[1], read.shape[1]
     group, parts = heads // kv_heads, triton.cdiv(longest, PART)

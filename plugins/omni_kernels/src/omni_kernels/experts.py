@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from attrs import frozen
 
-from omni_torch import experts as operations
+from omni_torch.operations import experts as operations
 
 MOST_EXPERTS = 512
 """The most experts: one program holds their logits and counts in registers."""
@@ -284,7 +284,7 @@ def tiles(pairs: int, experts: int, dtype: torch.dtype) -> tuple[Tile, Tile]:
 
 
 def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """See :func:`omni_torch.experts.route_experts`. Of experts with equal logits, the lower number comes first."""
+    """See :func:`omni_torch.operations.experts.route_experts`. Of experts with equal logits, the lower number comes first."""
     count = logits.shape[1]
     if count > MOST_EXPERTS or top_k > count:
         return operations.route_experts.reference(logits, top_k, normalize)
@@ -323,7 +323,7 @@ def experts(
     gate_up_scales: torch.Tensor | None = None,
     down_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.experts.experts`. The input of the second product is rounded to the dtype of ``x``, in which weights of 8 bits
+    """See :func:`omni_torch.operations.experts.experts`. The input of the second product is rounded to the dtype of ``x``, in which weights of 8 bits
     are multiplied; scales are applied to the sums.
     """
     if len(gate_up) > MOST_EXPERTS or not (

@@ -27,9 +27,9 @@ from omni_kernels.norms import launch as launch_norm
 from omni_kernels.part_attention import attend
 from omni_kernels.row_experts import DOWN, single_experts, stacked_experts
 from omni_kernels.row_products import row_gated, row_product
-from omni_torch.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.decoder_stack import decode_layers as operation
-from omni_torch.few_rows import Matrix
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
+from omni_torch.operations.decoder_stack import decode_layers as operation
+from omni_torch.operations.few_rows import Matrix
 
 SINGLE_ROWS = 2
 """The most rows whose products are those of one row each. Weights are read once for all of more rows."""
@@ -152,7 +152,7 @@ def decode_layers(
     stack: DecoderStack,
     capture: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """See :func:`omni_torch.decoder_stack.decode_layers`. Other weights than :func:`_fits` says are left to the reference."""
+    """See :func:`omni_torch.operations.decoder_stack.decode_layers`. Other weights than :func:`_fits` says are left to the reference."""
     if not _fits(stack):
         return operation.reference(x, cos, sin, pages, lengths, block_size, keys, values, stack, capture)
     dtype = x.dtype

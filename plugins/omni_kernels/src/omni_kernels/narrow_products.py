@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from omni_kernels.experts import NARROW
-from omni_torch import few_rows
-from omni_torch.few_rows import Matrix
+from omni_torch.operations import few_rows
+from omni_torch.operations.few_rows import Matrix
 
 COLUMNS, DEPTH = 32, 128
 """Outputs of a program, and the products that it adds at a time. They are the same for any number of rows, so that a row's sums are."""
@@ -106,7 +106,7 @@ def few_rows_linear(
     bias: torch.Tensor | None = None,
     int8_inputs: bool = False,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.few_rows.few_rows_linear`. Other weights than :func:`is_narrow` ones are left to the reference."""
+    """See :func:`omni_torch.operations.few_rows.few_rows_linear`. Other weights than :func:`is_narrow` ones are left to the reference."""
     matrix = Matrix(weight, scales, bias, int8_inputs)
     if not is_narrow(matrix):
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)

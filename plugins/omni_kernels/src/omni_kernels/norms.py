@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omni_torch import operations
+from omni_torch.operations import shared as operations
 
 WIDEST = 16384
 """The most elements of a row that a program holds in registers; wider rows use the reference."""
@@ -46,7 +46,7 @@ def _norm_row(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See :func:`omni_torch.operations.rms_norm`."""
+    """See :func:`omni_torch.operations.shared.rms_norm`."""
     if x.shape[-1] > WIDEST:
         return operations.rms_norm.reference(x, weight, eps)
     output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -57,7 +57,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See :func:`omni_torch.operations.add_rms_norm`."""
+    """See :func:`omni_torch.operations.shared.add_rms_norm`."""
     if x.shape[-1] > WIDEST:
         return operations.add_rms_norm.reference(x, residual, weight, eps)
     total, output = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))

@@ -8,12 +8,12 @@ import shutil
 from omni_core.hookspecs import KernelComponent, hookimpl
 
 DTYPES = ("float32", "float16", "bfloat16")
-OPERATIONS = "omni_torch.operations"
-EXPERTS = "omni_torch.experts"
-ENGINE = "omni_engine.attention.decode"
-LAYERS = "omni_torch.decoder_stack"
-SAMPLING = "omni_torch.sampling"
-FEW_ROWS = "omni_torch.few_rows"
+OPERATIONS = "omni_torch.operations.shared"
+EXPERTS = "omni_torch.operations.experts"
+ENGINE = "omni_torch.engine.attention.decode"
+LAYERS = "omni_torch.operations.decoder_stack"
+SAMPLING = "omni_torch.sampling.sample"
+FEW_ROWS = "omni_torch.operations.few_rows"
 
 
 def probe() -> str | None:

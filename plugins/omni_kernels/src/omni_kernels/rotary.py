@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omni_torch import operations
+from omni_torch.operations import shared as operations
 
 MOST_HEADS = 8
 """Heads of one row per program. More heads read a row's angles once, but a program holds them all in registers."""
@@ -33,7 +33,7 @@ def _turn(x, cos, sin, output, heads, half, x_row, x_head, cos_row, sin_row, HAL
 
 
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """See :func:`omni_torch.operations.rotary`."""
+    """See :func:`omni_torch.operations.shared.rotary`."""
     rows, heads, width = x.shape
     x, cos, sin = (each if each.stride(-1) == 1 else each.contiguous() for each in (x, cos, sin))
     output = torch.empty(rows, heads, width, dtype=x.dtype, device=x.device)
@@ -123,7 +123,7 @@ def norm_rotary_store(
     values: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.operations.norm_rotary_store`."""
+    """See :func:`omni_torch.operations.shared.norm_rotary_store`."""
     if keys.stride(-1) != 1 or values.stride(-1) != 1:
         return operations.norm_rotary_store.reference(projected, weights, cos, sin, slots, keys, values, eps)
     rows, _, width = projected.shape

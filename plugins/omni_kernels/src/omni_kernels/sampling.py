@@ -213,7 +213,7 @@ def sample_tokens(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.sampling.sample_tokens`.
+    """See :func:`omni_torch.sampling.sample.sample_tokens`.
 
     Logits are divided, and compared, in float32; ids that tie there with the last one that top-k or top-p keeps are
     kept too.

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omni_torch import operations
+from omni_torch.operations import shared as operations
 
 BLOCK = 1024
 
@@ -37,7 +37,7 @@ def _activate(x, alpha, beta, output, channels, samples, blocks, BLOCK: tl.const
 
 
 def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
-    """See :func:`omni_torch.operations.snake_beta`."""
+    """See :func:`omni_torch.operations.shared.snake_beta`."""
     x = x.contiguous()
     output = torch.empty_like(x)
     if x.numel():
@@ -127,7 +127,7 @@ def snake_conv(
     dilation: int,
     padding: int,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.operations.snake_conv`."""
+    """See :func:`omni_torch.operations.shared.snake_conv`."""
     batch, channels, samples = x.shape
     outs, _, taps = weight.shape
     length = samples + padding - (taps - 1) * dilation

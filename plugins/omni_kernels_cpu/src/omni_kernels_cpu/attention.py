@@ -6,9 +6,9 @@ from ctypes import byref
 
 import torch
 
-from omni_engine.attention import decode
 from omni_kernels_cpu.library import AttentionStruct, library
 from omni_kernels_cpu.rows import KINDS
+from omni_torch.engine.attention import decode
 
 
 def paged_decode(
@@ -20,7 +20,7 @@ def paged_decode(
     seen: torch.Tensor,
     scale: float | None,
 ) -> torch.Tensor:
-    """See :func:`omni_engine.attention.decode.paged_decode`."""
+    """See :func:`omni_torch.engine.attention.decode.paged_decode`."""
     given = (query, keys, values, read, lengths)
     if not all(each.is_contiguous() for each in given) or not query.dtype == keys.dtype == values.dtype:
         return decode.paged_decode.reference(query, keys, values, read, lengths, seen, scale)

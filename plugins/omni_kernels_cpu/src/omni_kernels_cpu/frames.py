@@ -10,8 +10,8 @@ import torch
 from omni_kernels_cpu.decoder import bound_stack
 from omni_kernels_cpu.library import FramesStruct, MatrixStruct, library
 from omni_kernels_cpu.rows import KINDS
-from omni_torch import code_frames as operations
-from omni_torch.code_frames import FramePredictor
+from omni_torch.operations import code_frames as operations
+from omni_torch.operations.code_frames import FramePredictor
 
 
 class BoundPredictor:
@@ -51,7 +51,7 @@ def code_frames(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See :func:`omni_torch.code_frames.code_frames`."""
+    """See :func:`omni_torch.operations.code_frames.code_frames`."""
     bound = _bound.get(predictor)
     if bound is None:
         bound = _bound[predictor] = BoundPredictor(predictor)

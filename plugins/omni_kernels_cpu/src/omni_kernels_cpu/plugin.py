@@ -32,34 +32,50 @@ def _kernel(operation: str, target: str, summary: str, where: str) -> KernelComp
 
 @hookimpl
 def omni_kernels() -> list[KernelComponent]:
-    operations = "omni_torch.operations"
+    operations = "omni_torch.operations.shared"
     return [
         _kernel("rms_norm", "rows:rms_norm", "root mean square norm in one pass", operations),
         _kernel("add_rms_norm", "rows:add_rms_norm", "a sum and its root mean square norm in one pass", operations),
         _kernel(
-            "few_rows_linear", "rows:few_rows_linear", "products of few rows, int8 weights too", "omni_torch.few_rows"
+            "few_rows_linear",
+            "rows:few_rows_linear",
+            "products of few rows, int8 weights too",
+            "omni_torch.operations.few_rows",
         ),
-        _kernel("experts", "rows:experts", "the chosen experts of a decode step in one call", "omni_torch.experts"),
+        _kernel(
+            "experts",
+            "rows:experts",
+            "the chosen experts of a decode step in one call",
+            "omni_torch.operations.experts",
+        ),
         _kernel(
             "paged_decode",
             "attention:paged_decode",
             "decode attention that reads the cache in place",
-            "omni_engine.attention.decode",
+            "omni_torch.engine.attention.decode",
         ),
         _kernel(
             "decode_layers",
             "decoder:decode_layers",
             "a decode step of a whole decoder in one call",
-            "omni_torch.decoder_stack",
+            "omni_torch.operations.decoder_stack",
         ),
         _kernel(
-            "code_frames", "frames:code_frames", "frames of a code predictor in one call", "omni_torch.code_frames"
+            "code_frames",
+            "frames:code_frames",
+            "frames of a code predictor in one call",
+            "omni_torch.operations.code_frames",
         ),
-        _kernel("decode_sound", "sound:decode_sound", "a vocoder's convolutions in one call", "omni_torch.sound_stack"),
+        _kernel(
+            "decode_sound",
+            "sound:decode_sound",
+            "a vocoder's convolutions in one call",
+            "omni_torch.operations.sound_stack",
+        ),
         _kernel(
             "prefill_layers",
             "decoder:prefill_layers",
             "prompts through a whole decoder in one call",
-            "omni_torch.decoder_stack",
+            "omni_torch.operations.decoder_stack",
         ),
     ]

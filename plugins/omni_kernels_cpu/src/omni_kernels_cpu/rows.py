@@ -7,9 +7,10 @@ from ctypes import byref
 import torch
 
 from omni_kernels_cpu.library import ExpertsStruct, MatrixStruct, library
-from omni_torch import experts as mixture
-from omni_torch import few_rows, operations
-from omni_torch.coded_weights import UNIT
+from omni_torch.operations import experts as mixture
+from omni_torch.operations import few_rows
+from omni_torch.operations import shared as operations
+from omni_torch.quantization.coded_weights import UNIT
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
 INT8_GROUPS = 4
@@ -23,7 +24,7 @@ MOST_EXPERT_ROWS = 32
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See :func:`omni_torch.operations.rms_norm`."""
+    """See :func:`omni_torch.operations.shared.rms_norm`."""
     if weight.dtype != x.dtype or not x.numel():
         return operations.rms_norm.reference(x, weight, eps)
     x, weight, size = x.contiguous(), weight.contiguous(), x.shape[-1]
@@ -38,7 +39,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See :func:`omni_torch.operations.add_rms_norm`."""
+    """See :func:`omni_torch.operations.shared.add_rms_norm`."""
     if not x.dtype == weight.dtype == residual.dtype or x.shape != residual.shape or not x.numel():
         return operations.add_rms_norm.reference(x, residual, weight, eps)
     x, residual, weight, size = x.contiguous(), residual.contiguous(), weight.contiguous(), x.shape[-1]
@@ -58,7 +59,7 @@ def few_rows_linear(
     bias: torch.Tensor | None = None,
     int8_inputs: bool = False,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.few_rows.few_rows_linear`."""
+    """See :func:`omni_torch.operations.few_rows.few_rows_linear`."""
     quantized = weight.dtype in (torch.int8, torch.uint8)
     halves = weight.dtype == torch.bfloat16 and x.dtype == torch.float32
     fits = (
@@ -103,7 +104,7 @@ def kind_of(weight: torch.Tensor, scales: torch.Tensor | None, inputs: torch.dty
 
 
 def is_coded(scales: torch.Tensor) -> bool:
-    """Return whether these are the words of :func:`omni_torch.coded_weights.coded_bfloat16`."""
+    """Return whether these are the words of :func:`omni_torch.quantization.coded_weights.coded_bfloat16`."""
     return scales.dtype == torch.int32
 
 
@@ -143,7 +144,7 @@ def experts(
     gate_up_scales: torch.Tensor | None = None,
     down_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.experts.experts`."""
+    """See :func:`omni_torch.operations.experts.experts`."""
     given = (x, weights, gate_up, down)
     same = all(each.dtype == x.dtype and each.is_contiguous() for each in given) and chosen.is_contiguous()
     if not same or not 0 < len(x) <= MOST_EXPERT_ROWS:

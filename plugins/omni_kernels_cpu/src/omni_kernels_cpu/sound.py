@@ -11,8 +11,17 @@ import torch
 from omni_kernels_cpu.library import instruction_set, library
 from omni_kernels_cpu.rows import KINDS
 from omni_kernels_cpu.sound_structs import LayerStruct, SnakeStruct, SoundStruct, StackStruct
-from omni_torch import sound_stack
-from omni_torch.sound_stack import ConvNeXt, Convolution, Layer, Residual, Snake, SoundStack, Upsampling, memory_of
+from omni_torch.operations import sound_stack
+from omni_torch.operations.sound_stack import (
+    ConvNeXt,
+    Convolution,
+    Layer,
+    Residual,
+    Snake,
+    SoundStack,
+    Upsampling,
+    memory_of,
+)
 
 WORDS, PAIRS, TILES = range(3)
 OUTS = 6
@@ -109,7 +118,7 @@ _bound: WeakKeyDictionary[SoundStack, dict[tuple[str, torch.dtype], BoundSound]]
 
 
 def decode_sound(x: torch.Tensor, memory: torch.Tensor, begun: bool, stack: SoundStack) -> torch.Tensor:
-    """See :func:`omni_torch.sound_stack.decode_sound`."""
+    """See :func:`omni_torch.operations.sound_stack.decode_sound`."""
     if memory.dtype != torch.float32 or not memory.is_contiguous() or not x.numel():
         return sound_stack.decode_sound.reference(x, memory, begun, stack)
     stack.check(x.shape[2], begun)

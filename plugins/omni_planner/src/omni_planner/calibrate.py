@@ -66,7 +66,7 @@ async def calibrate(
         requests: by kind, what to run: each alone in every round, then together.
         concurrencies: requests at once. rounds: repetitions of everything.
         known: by stage, the messages of a request that come before it computes, where the pipeline says it
-            (:attr:`omni_torch.works.PipelineWorks.admit_after`); measured where it does not.
+            (:attr:`omni_torch.placement.work.PipelineWorks.admit_after`); measured where it does not.
 
     Raises:
         ConfigError: no request is given, or stages share a process, where nothing tells them apart. OmniError: a request

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from omni_cli.deploy.options import resolve_config
 from omni_core.cli.source import with_source
 from omni_core.client import AsyncPipe
 from omni_core.client.messages import MediaPolicy, chat_request
@@ -18,7 +19,6 @@ from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest
-from omni_deploy.options import resolve_config
 from omni_planner.calibrate import CONCURRENCIES, calibrate, check_processes
 from omni_planner.estimate import says_its_work, works_of
 from omni_planner.profile import Hardware, PipelineProfile

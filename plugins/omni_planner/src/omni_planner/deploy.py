@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
+from omni_cli.deploy.source import LayeredSource
 from omni_core.config.loading import is_file
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_deploy.source import LayeredSource
 
 _WRITTEN = ("gpu", "gpu_memory", "tp_size", "replicas", "process", "balance", "host")
 """Fields of a stage that a search changes."""

@@ -1,4 +1,4 @@
-"""An engine in simulated time: its steps are planned by the engine's own :class:`omni_engine.batching.Batcher`."""
+"""An engine in simulated time: its steps are planned by the engine's own :class:`omni_torch.engine.batching.Batcher`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from omni_core.errors import ConfigError
 from omni_core.model_runner import ARRequest, SamplingParams
 from omni_core.model_runner.types import KVLayout
 from omni_core.protocol.messages import OmniRequest
-from omni_engine.batching import Batcher
-from omni_engine.kv_cache import KVCache
-from omni_engine.pace import Pace
 from omni_planner.profile import Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Flight
 from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, Watch, streamed
-from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
-from omni_torch.deadlines import TEXT_SECONDS, policy_of
+from omni_torch.engine.batching import Batcher
+from omni_torch.engine.kv_cache import KVCache
+from omni_torch.engine.pace import Pace
+from omni_torch.placement.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
+from omni_torch.vocoder.deadlines import TEXT_SECONDS, policy_of
 
 
 @define(eq=False)

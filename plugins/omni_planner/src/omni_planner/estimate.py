@@ -28,9 +28,16 @@ from omni_planner.profile import (
     StageProfile,
     Visit,
 )
-from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes, weight_bytes
-from omni_torch.placement import CONTEXT, MARGIN
-from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, StageWork, Work
+from omni_torch.placement.budgets import (
+    ITEM_BYTES,
+    MAX_BATCH_TOKENS,
+    MAX_RUNNING,
+    request_values,
+    step_bytes,
+    weight_bytes,
+)
+from omni_torch.placement.devices import CONTEXT, MARGIN
+from omni_torch.placement.work import Ask, Counts, DecoderWork, Demand, PipelineWorks, StageWork, Work
 
 KINDS = {
     "text": Ask(text=300, reply=200),

@@ -12,7 +12,7 @@ from omni_planner.building import settings_of
 from omni_planner.profile import PipelineProfile
 from omni_planner.shapes import ranks_of
 from omni_planner.trials import Trial, messages_of_group
-from omni_torch.budgets import CHUNK_SIZE, MAX_BATCH_TOKENS, MAX_RUNNING
+from omni_torch.placement.budgets import CHUNK_SIZE, MAX_BATCH_TOKENS, MAX_RUNNING
 
 SATURATED = 0.8
 """The share of the time from which an engine's limits are changed."""
@@ -20,7 +20,7 @@ SATURATED = 0.8
 IDLE = 0.1
 """The share of the time below which a stage needs no process of its own."""
 
-DEADLINES = "omni_torch.deadlines:Deadlines"
+DEADLINES = "omni_torch.vocoder.deadlines:Deadlines"
 """The policy that is tried."""
 
 _PROCESSORS = "processors"

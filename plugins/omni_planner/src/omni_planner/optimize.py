@@ -10,11 +10,11 @@ from typing import Any
 import click
 from attrs import asdict, evolve, fields
 
+from omni_cli.deploy.options import source_of
 from omni_core.cli.source import with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
-from omni_deploy.options import source_of
 from omni_planner.commands import mix_of
 from omni_planner.deploy import deploy_text
 from omni_planner.devices import Fleet, Rates, assumed

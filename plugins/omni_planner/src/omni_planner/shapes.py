@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from omni_core.config.schema import PipelineConfig
 from omni_planner.estimate import EstimatedProfile, EstimatedStage
 from omni_planner.profile import Costing, Kind, PipelineProfile, Sample, counts_of
-from omni_torch.vocoder_passes import next_chunk
+from omni_torch.vocoder.passes import next_chunk
 
 BATCH = 32
 """Requests that are taken to compute together, in the ranking."""

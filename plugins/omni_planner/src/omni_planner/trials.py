@@ -7,13 +7,13 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from omni_cli.deploy.budgets import check
+from omni_cli.deploy.fitting import placed
 from omni_core.config.completion import Machine
 from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_deploy.budgets import check
-from omni_deploy.fitting import placed
 from omni_planner.arrivals import Pattern, Poisson, amid_others, open_loop
 from omni_planner.estimate import EstimatedProfile
 from omni_planner.objectives import Objectives, figures_of

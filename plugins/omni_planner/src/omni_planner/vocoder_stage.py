@@ -1,4 +1,4 @@
-"""A vocoder in simulated time: its chunks are made by the runtime's own :class:`omni_torch.vocoder.VocoderScheduler`."""
+"""A vocoder in simulated time: its chunks are made by the runtime's own :class:`omni_torch.vocoder.scheduler.VocoderScheduler`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_planner.profile import CLIENT, Costing, StageProfile
 from omni_planner.requests import Flight
 from omni_planner.stages import CHUNK, PAYLOAD, Settings, SimulatedStage, Step, Watch
-from omni_torch.vocoder import VocoderScheduler
+from omni_torch.vocoder.scheduler import VocoderScheduler
 
 
 class _Silence:

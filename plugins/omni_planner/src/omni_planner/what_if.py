@@ -9,13 +9,13 @@ from typing import Any
 import click
 from attrs import asdict
 
+from omni_cli.deploy.fitting import placed
+from omni_cli.deploy.options import resolve_config, source_of
 from omni_core.cli.source import with_source
 from omni_core.config.completion import Machine, completed
 from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
-from omni_deploy.fitting import placed
-from omni_deploy.options import resolve_config, source_of
 from omni_planner.arrivals import Pattern, open_loop, pattern_of
 from omni_planner.commands import mix_of
 from omni_planner.devices import Fleet, Rates, assumed

@@ -20,7 +20,7 @@ from omni_qwen25.interface import TOKEN2WAV_DEFAULTS
 from omni_qwen25.networks import check_dtype
 from omni_qwen25.payloads import Mel, TalkerResult, token2wav_params
 from omni_qwen25.voices import Voice, load_voices, voice_of
-from omni_torch.steps import StepScheduler
+from omni_torch.loop.steps import StepScheduler
 
 LEAST_GUIDANCE = 1e-5
 """Less is no guidance, as in the reference."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from omni_torch.tiny_checkpoint import tiny_checkpoint
+from omni_torch.checkpoints.tiny_checkpoint import tiny_checkpoint
 
 
 @click.group()

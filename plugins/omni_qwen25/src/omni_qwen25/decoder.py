@@ -16,12 +16,12 @@ from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import dense_matrices, describe
 from omni_qwen3.layers import MLP, RMSNorm
 from omni_qwen3.sharding import local_config
-from omni_torch.decoder_stack import LayerWeights
-from omni_torch.decoder_step import DecoderStep
-from omni_torch.few_rows import matrix_of
-from omni_torch.operations import rotary
-from omni_torch.tensor_parallel import ALONE, TensorParallel
-from omni_torch.weights import embedding
+from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.decoder_stack import LayerWeights
+from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.operations.few_rows import matrix_of
+from omni_torch.operations.shared import rotary
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 
 
 class Rotary(nn.Module):

@@ -11,7 +11,7 @@ from omni_qwen3.encoders import EncoderScheduler
 from omni_qwen3.payloads import AudioInputs, ImageInputs
 from omni_qwen25.config import read_config
 from omni_qwen25.networks import load_part
-from omni_torch.encoder_cache import EncoderCache
+from omni_torch.runners.encoder_cache import EncoderCache
 
 
 class ImageEncoder:

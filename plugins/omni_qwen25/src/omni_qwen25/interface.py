@@ -10,7 +10,7 @@ from omni_core.errors import ConfigError
 from omni_core.interface import SEED, SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
 from omni_qwen3.interface import OPTIONS as QWEN3_OPTIONS
 from omni_qwen3.media import Limits
-from omni_torch.sampling_parameters import sampling_parameters
+from omni_torch.sampling.parameters import sampling_parameters
 
 ARCHITECTURES = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni")
 

@@ -9,9 +9,9 @@ from omni_core.config.schema import PipelineConfig
 from omni_qwen3.memory import FRAMES, PATCHES, cache_shape, thinker_network, working
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.works import works as works
-from omni_torch.budgets import Network
-from omni_torch.hub import config_folder, download, listing
-from omni_torch.placement import place as choose_places
+from omni_torch.checkpoints.hub import config_folder, download, listing
+from omni_torch.placement.budgets import Network
+from omni_torch.placement.devices import place as choose_places
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "spk_dict.pt")
 """The checkpoint files that are read, and downloaded."""
@@ -29,7 +29,7 @@ def fetch(model: str) -> str:
 
 
 def place(config: PipelineConfig, machine: Machine) -> Placement:
-    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.place`."""
+    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`."""
     tensors = listing(config.model_path).tensors
     speaks = any(stage.name == "talker" for stage in config.stages)
     networks = networks_of(read_config(config_folder(config.model_path)), speaks=speaks)

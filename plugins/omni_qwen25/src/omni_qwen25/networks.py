@@ -17,10 +17,10 @@ from omni_qwen3.config import DecoderConfig
 from omni_qwen3.sharding import part_of
 from omni_qwen25.config import OmniConfig, TalkerConfig, part_config
 from omni_qwen25.decoder import DecoderModel
-from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.prepared import filled_on, load_prepared
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.tensor_parallel import ALONE, TensorParallel
+from omni_torch.checkpoints.prepared import filled_on, load_prepared
+from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
+from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantization.quantized_linear import quantize_for
 
 
 class Thinker(DecoderModel):

@@ -20,7 +20,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             default_model=_DEFAULT,
             architectures=ARCHITECTURES,
             interface=SPEECH_INTERFACE,
-            config_folder_fn="omni_torch.hub:config_folder",
+            config_folder_fn="omni_torch.checkpoints.hub:config_folder",
             presets="omni_qwen25:presets",
             conformance=f"{_SUITES}:SpeechConformance",
         ),

@@ -29,7 +29,7 @@ from omni_qwen25.config import part_config, read_config
 from omni_qwen25.interface import LIMITS
 from omni_qwen25.positions import Piece, alternating, rope_index
 from omni_qwen25.prompts import Prompts
-from omni_torch.tokens import check_length
+from omni_torch.checkpoints.tokens import check_length
 
 VIDEO_PIXELS = (128 * 28 * 28, 768 * 28 * 28)
 """Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""

@@ -9,7 +9,7 @@ from omni_qwen3.chat import Chat
 from omni_qwen3.chat_template import ChatTemplate
 from omni_qwen3.tokenizer import load_older
 from omni_qwen25.interface import SPEECH_PROMPT
-from omni_torch.tokens import encoded, longest_token
+from omni_torch.checkpoints.tokens import encoded, longest_token
 
 
 class Prompts:

@@ -27,9 +27,9 @@ from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
 from omni_qwen25.networks import Talker, load_talker, read_text_rows
 from omni_qwen25.payloads import TalkerResult, TalkerStart
 from omni_qwen25.voices import load_voices, voice_of
-from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.sampling import sampling_from
+from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.model_runner import FeedbackARModelRunner
+from omni_torch.sampling.sample import sampling_from
 
 
 @define(eq=False)
@@ -117,7 +117,7 @@ class TalkerRunner(FeedbackARModelRunner):
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
-            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
+            quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
 
         Raises:
             ConfigError: the checkpoint has no speech, or its voices cannot be read.

@@ -19,12 +19,12 @@ from omni_qwen25.decode import end_ids, text_decoder
 from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult
-from omni_torch.model_runner import ARModelRunner
-from omni_torch.packing import sampled_rows
-from omni_torch.quantized_linear import quantize_for
-from omni_torch.sampling import sampling_from
-from omni_torch.stop_strings import StopTokens
-from omni_torch.tensor_parallel import TensorParallel, random_of
+from omni_torch.loop.packing import sampled_rows
+from omni_torch.processes.tensor_parallel import TensorParallel, random_of
+from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.sampling.sample import sampling_from
+from omni_torch.sampling.stop_strings import StopTokens
 
 
 @define(eq=False)
@@ -87,7 +87,7 @@ class ThinkerRunner(ARModelRunner):
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
-            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
+            quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
         """
         quantize_for(quantization, device)  # errors come before the ranks connect
         config = read_config(model_path)

@@ -12,7 +12,7 @@ from typing import Any
 
 from omni_qwen25.tiny_config import SHAPES, Shape, codec_ids, model_config
 from omni_qwen25.tiny_tokenizer import write_tokenizer
-from omni_torch.checkpoints import written_once
+from omni_torch.checkpoints.folders import written_once
 
 VOICES = {"Chelsie": "<|tts_chelsie|>", "Ethan": "<|tts_ethan|>"}
 """The voices, and the token of each that begins the text of speech."""

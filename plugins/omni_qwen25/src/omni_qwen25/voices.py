@@ -14,7 +14,7 @@ from attrs import frozen
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen25.interface import DEFAULT_SPEAKER
-from omni_torch.checkpoints import checked_file, load_checked
+from omni_torch.checkpoints.folders import checked_file, load_checked
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import field, frozen
 from attrs.validators import ge, le
 
-from omni_deploy.predictions import Prediction
+from omni_cli.deploy.predictions import Prediction
 
 
 @frozen(kw_only=True)

@@ -14,9 +14,9 @@ from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
-from omni_torch.autoregressive_loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
-from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.packing import packed_batch
+from omni_torch.loop.autoregressive import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
+from omni_torch.loop.packing import packed_batch
+from omni_torch.runners.model_runner import FeedbackARModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class OmniScheduler(LoopedScheduler):
 
     # --- the loop's policy -------------------------------------------------------------------------------------------
     def step(self) -> StepResult | None:
-        """See :class:`omni_torch.autoregressive_loop.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.Policy`."""
         self._result = StepResult()
         if self._forgets and not self.loop.pending:  # SGLang can do it only while nothing runs
             self._forgets = False
@@ -150,11 +150,11 @@ class OmniScheduler(LoopedScheduler):
         return None
 
     def forget(self) -> None:
-        """See :class:`omni_torch.autoregressive_loop.Policy`. It is done when no request runs."""
+        """See :class:`omni_torch.loop.autoregressive.Policy`. It is done when no request runs."""
         self._forgets = True
 
     def admit(self, request: ARRequest) -> None:
-        """See :class:`omni_torch.autoregressive_loop.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.runtime.total_tokens
         if prompt + 2 > capacity:
             raise InvalidRequestError(
@@ -301,7 +301,7 @@ class OmniScheduler(LoopedScheduler):
         self._result.failed[entry.request.request_id] = InvalidRequestError(message)
 
     def remove(self, request_id: str, failed: bool) -> None:
-        """See :class:`omni_torch.autoregressive_loop.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.Policy`."""
         entry = self._entries.pop(request_id, None)
         if entry is None:
             return

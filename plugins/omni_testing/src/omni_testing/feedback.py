@@ -11,7 +11,7 @@ from omni_core.model_runner import ARRequest, FeedbackStrategy, Forward, Forward
 from omni_core.scheduling.base import OutgoingMessage
 from omni_testing.runner_driver import remembers
 from omni_testing.runner_suite import GREEDY, TOKENS, RunnerSuite, errors_of, replaced
-from omni_torch.model_runner import FeedbackARModelRunner
+from omni_torch.runners.model_runner import FeedbackARModelRunner
 
 
 class FeedbackConformance(RunnerSuite):

@@ -15,8 +15,8 @@ from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ForwardOutp
 from omni_testing.comparing import alike
 from omni_testing.runner_driver import Driver, remembers
 from omni_testing.runner_suite import GREEDY, TOKENS, RunnerSuite, errors_of, replaced
-from omni_torch.model_runner import ARModelRunner
-from omni_torch.sampling import sample
+from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.sampling.sample import sample
 
 with_each_kind_of_sampling = pytest.mark.parametrize("kind", ["greedy", "seeded"])
 
@@ -135,7 +135,7 @@ class ModelRunnerConformance(RunnerSuite):
 
     @torch.inference_mode()
     def test_tokens_are_chosen_by_the_base(self) -> None:
-        """Penalties, filters and the draw are those of ``omni_torch.sampling``, with the request's parameters."""
+        """Penalties, filters and the draw are those of ``omni_torch.sampling.sample``, with the request's parameters."""
         asked = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.5, "seed": 3}
         runner, logits = self.make(), list[torch.Tensor]()
         execute, compute = runner.execute, runner.model.compute_logits

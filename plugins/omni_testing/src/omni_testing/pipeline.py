@@ -13,6 +13,8 @@ from typing import Any
 
 from attrs import evolve
 
+from omni_cli.deploy.declarations import declaration_problems
+from omni_cli.deploy.writing import dump_json, load_config
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig
 from omni_core.config.validation import validate
@@ -22,8 +24,6 @@ from omni_core.plugins import load_plugins
 from omni_core.protocol.codec import encode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import StageSpec
-from omni_deploy.declarations import declaration_problems
-from omni_deploy.writing import dump_json, load_config
 from omni_testing.driving import driven
 
 _RESOLVE = """

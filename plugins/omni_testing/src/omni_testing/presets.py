@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 from click.testing import CliRunner
 
+from omni_cli.deploy.budgets import problems
+from omni_cli.deploy.files import presets
+from omni_cli.deploy.fitting import placed
+from omni_cli.deploy.source import LayeredSource
 from omni_core.cli.main import omni
 from omni_core.config.completion import Machine
 from omni_core.config.placement import parse_bytes, plan
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import load_plugins
-from omni_deploy.budgets import problems
-from omni_deploy.files import presets
-from omni_deploy.fitting import placed
-from omni_deploy.source import LayeredSource
 
 
 @frozen

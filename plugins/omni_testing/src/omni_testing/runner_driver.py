@@ -16,8 +16,8 @@ from attrs import define, field
 
 from omni_core.model_runner import ARRequest, ForwardBatch, ModelRunner
 from omni_core.scheduling.base import IncomingMessage
-from omni_torch.key_values import KeyValues
-from omni_torch.model_runner import ARModelRunner
+from omni_torch.engine.key_values import KeyValues
+from omni_torch.runners.model_runner import ARModelRunner
 
 STEPS = 10_000
 """Steps after which a request that has not ended counts as never ending."""

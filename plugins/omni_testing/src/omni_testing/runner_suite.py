@@ -16,7 +16,7 @@ import torch
 from omni_core.scheduling.base import IncomingMessage
 from omni_testing.comparing import alike
 from omni_testing.runner_driver import Answer, Driver
-from omni_torch.model_runner import ARModelRunner
+from omni_torch.runners.model_runner import ARModelRunner
 
 TOKENS = 8
 """Tokens that a suite asks for; a request may end earlier by itself."""

@@ -1,4 +1,4 @@
-"""Conformance suite of step schedulers (contract: :class:`omni_torch.steps.StepScheduler`)."""
+"""Conformance suite of step schedulers (contract: :class:`omni_torch.loop.steps.StepScheduler`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from omni_testing.scheduler import PATIENCE, SchedulerConformance
-from omni_torch.steps import StepScheduler
+from omni_torch.loop.steps import StepScheduler
 
 
 class StepSchedulerConformance(SchedulerConformance):

@@ -10,7 +10,9 @@ def omni_commands() -> list[Component]:
     """Return the commands by name."""
     return [
         Component(
-            "cache", "omni_torch.cache_command:cache", "List or remove the prepared weights that later starts map."
+            "cache",
+            "omni_torch.checkpoints.cache_command:cache",
+            "List or remove the prepared weights that later starts map.",
         ),
-        Component("pull", "omni_torch.commands:pull", "Download a checkpoint from the hub."),
+        Component("pull", "omni_torch.checkpoints.pull:pull", "Download a checkpoint from the hub."),
     ]

@@ -1,3 +1,3 @@
 """Shadows the engine, so that an import of it fails."""
 
-raise ImportError("omni_engine must not be imported")
+raise ImportError("omni_torch.engine must not be imported")

@@ -22,7 +22,7 @@ from omni_export.kubernetes.pods import (
     resources_of,
     secret_name,
 )
-from omni_launcher_hosts.curve import CurveKeys
+from omni_launchers.hosts.curve import CurveKeys
 
 __all__ = ["Options", "objects"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attrs import define, field, frozen
 
-from omni_torch.step_cost import StepCost
+from omni_torch.loop.step_cost import StepCost
 
 Group = frozenset[str]
 """The terminal stages that answer a request: requests of one group are taken to be alike."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from omni_cli.deploy.predictions import Prediction
 from omni_core.config.schema import StageConfig
-from omni_deploy.predictions import Prediction
 from omni_serve.metrics import Statistics
 from omni_serve.server import Server
 

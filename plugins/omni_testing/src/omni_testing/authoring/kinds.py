@@ -34,7 +34,7 @@ KINDS: dict[str, Kind] = {
     "model": Kind(
         "omni_pipelines",
         "a small decoder over bytes, from nn.Module to text",
-        needs=("omni-torch", "omni-engine", "attrs>=23.2", "safetensors>=0.8", "torch>=2.6"),
+        needs=("omni-torch", "omni-torch", "attrs>=23.2", "safetensors>=0.8", "torch>=2.6"),
         also=("omni_model_runners",),
     ),
     "model-runner": Kind(

@@ -1,0 +1,1 @@
+"""How the two demo models were trained."""

@@ -1,0 +1,1 @@
+"""The two demo pipelines: small trained models whose weights come with this package."""

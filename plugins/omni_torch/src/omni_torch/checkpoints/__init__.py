@@ -1,0 +1,1 @@
+"""Checkpoints: finding and downloading them, reading their files, loading their weights."""

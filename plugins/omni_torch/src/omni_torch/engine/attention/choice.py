@@ -1,0 +1,36 @@
+"""Chooses the attention backend of a cache: the configured one, or the best that can work here."""
+
+from __future__ import annotations
+
+import torch
+
+from omni_core.errors import ConfigError
+from omni_core.model_runner import KVLayout
+from omni_torch.engine.attention.base import AttentionBackend
+from omni_torch.engine.attention.flash_attention import FlashAttentionBackend
+from omni_torch.engine.attention.flashinfer import FlashInferBackend
+from omni_torch.engine.attention.flex import FlexBackend
+from omni_torch.engine.attention.sdpa import SdpaBackend
+
+PREFERRED: tuple[type[AttentionBackend], ...] = (FlashInferBackend, FlashAttentionBackend, SdpaBackend)
+"""Best first. FlexAttention is not in the list, because it compiles for minutes at the first requests."""
+
+ALL: tuple[type[AttentionBackend], ...] = (*PREFERRED, FlexBackend)
+
+BACKENDS = {each.name: each for each in ALL}
+
+
+def choose(name: str, device: torch.device, layout: KVLayout, block_size: int) -> type[AttentionBackend]:
+    """Return the backend ``name``; for ``"auto"``, the first of :data:`PREFERRED` that can work.
+
+    Raises:
+        ConfigError: no such backend exists, or it cannot work here; the message says why.
+    """
+    if name == "auto":
+        return next(each for each in PREFERRED if each.probe(device, layout, block_size) is None)
+    if name not in BACKENDS:
+        raise ConfigError(f"attention: {name!r} is unknown; there are: auto, {', '.join(BACKENDS)}")
+    reason = BACKENDS[name].probe(device, layout, block_size)
+    if reason is not None:
+        raise ConfigError(f"attention: {name!r} cannot work here: {reason}")
+    return BACKENDS[name]

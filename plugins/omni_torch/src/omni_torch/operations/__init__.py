@@ -1,0 +1,1 @@
+"""Operations with a reference in PyTorch, and the kernels that may run in their place."""

@@ -1,0 +1,280 @@
+"""Reads how a checkpoint's linear layers were quantised into words of 4 or 8 bits: by GPTQ's and AWQ's tools, or by llm-compressor.
+
+The description is ``quantization_config`` of ``config.json`` or of a section in it, or the file that AutoGPTQ writes beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from omni_core.errors import ConfigError
+from omni_torch.checkpoints.folders import read_json
+from omni_torch.quantization.scaled_checkpoints import METHODS, ScaledScheme, check_whole, parse_scaled, refused
+
+FIELD = "quantization_config"
+
+OLDER = "quantize_config.json"
+"""The file of AutoGPTQ."""
+
+PACKED = "pack-quantized"
+"""The ``format`` of llm-compressor's layers whose values are packed into words."""
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The output, of eight, that each 4 bits of an AWQ word, an int32, belong to, lowest first."""
+
+
+@frozen
+class Parts:
+    """The ends of the names of a layer's tensors: words of values, scales, words of zero points, and the groups of inputs."""
+
+    values: str
+    scales: str
+    zeros: str
+    groups: str | None
+
+
+GPTQ_PARTS = Parts("qweight", "scales", "qzeros", "g_idx")
+AWQ_PARTS = Parts("qweight", "scales", "qzeros", None)
+PACKED_PARTS = Parts("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx")
+
+
+@frozen
+class Scheme:
+    """The way in which a layer is stored.
+
+    Attributes:
+        parts: its tensors, which say which tool wrote it. group: inputs that share a scale; -1: all. bits: of a value, 4 or 8.
+        symmetric: the zero points are meant to be half of the values. The file may have others, which hold.
+        offset: what is added to stored zero points. reordered: groups need not be adjacent inputs.
+    """
+
+    parts: Parts
+    group: int
+    symmetric: bool
+    offset: int = 0
+    reordered: bool = False
+    bits: int = 4
+
+    @property
+    def per_word(self) -> int:
+        """Values in an int32."""
+        return 32 // self.bits
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The column that each value of a word of zero points, or of AWQ, belongs to, lowest bits first."""
+        return AWQ_ORDER if self.parts == AWQ_PARTS else tuple(range(self.per_word))
+
+
+Rule = tuple[Callable[[str], object], Scheme]
+"""A layer's name fits if the function returns something true."""
+
+
+@frozen
+class Schemes:
+    """The schemes of a checkpoint's layers.
+
+    Attributes:
+        base: of layers that no rule fits; ``None``: there is none. rules: the first that fits a layer's name holds.
+        scaled: of layers that are not packed into words. where: the file. prefix: what the names in the rules may lack.
+    """
+
+    base: Scheme | None
+    rules: Sequence[Rule] = ()
+    scaled: ScaledScheme = field(factory=lambda: ScaledScheme(None))
+    where: str = ""
+    prefix: str = ""
+
+    def of(self, layer: str) -> Scheme:
+        """Return the scheme of a layer, by its name.
+
+        Raises:
+            ConfigError: no group of layers has it.
+        """
+        names = (layer, layer.removeprefix(self.prefix))
+        found = next((scheme for fits, scheme in self.rules if any(map(fits, names))), self.base)
+        if found is None:
+            raise ConfigError(
+                f"{self.where}: {FIELD} has no group of layers for {layer!r}, which is stored in words of a few bits"
+            )
+        return found
+
+
+def find_schemes(folder: Path) -> Schemes | ScaledScheme | None:
+    """Return how a checkpoint's layers are quantised; ``None``: its files say nothing about it.
+
+    Raises:
+        ConfigError: a file cannot be read, the way of quantisation is not implemented, or two sections say different things.
+    """
+    config = folder / "config.json"
+    found = list(_sections(read_json(config))) if config.exists() else []
+    if not found and (folder / OLDER).exists():
+        return parse_scheme({"quant_method": "gptq", **read_json(folder / OLDER)}, str(folder / OLDER))
+    if not found:
+        return None
+    places = [".".join((*path, FIELD)) for path, _ in found]
+    (path, section), *others = found
+    if not isinstance(section, dict):
+        raise ConfigError(f"{config}: {places[0]} must be an object, is a {type(section).__name__}")
+    if any(each != section for _, each in others):
+        raise ConfigError(
+            f"{config}: {' and '.join(places)} differ; a checkpoint that is quantised in one way can be read"
+        )
+    where = ": ".join([str(config), *path])
+    method = str(section.get("quant_method")).lower()
+    if method in METHODS and not _has_packed(section):
+        return parse_scaled(section, where)
+    prefix = "".join(f"{each.removesuffix('_config')}." for each in path[:1])
+    return parse_packed(section, where, prefix) if method in METHODS else parse_scheme(section, where, prefix)
+
+
+def _sections(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the descriptions in a config and in the sections of its parts, with their places."""
+    if values.get(FIELD) is not None:
+        yield path, values[FIELD]
+    for name, value in values.items():
+        if name.endswith("_config") and name != FIELD and isinstance(value, dict) and len(path) < 2:
+            yield from _sections(value, (*path, name))
+
+
+def parse_scheme(section: dict[str, Any], where: str, prefix: str = "") -> Schemes:
+    """Read the description of GPTQ's, AWQ's or AutoRound's tools.
+
+    Raises:
+        ConfigError: the method or one of its options is not implemented; the message names the file, the field and what is.
+    """
+    rules: list[Rule] = []
+    exact, patterns = _overrides(section, where)
+    for name, values in exact.items():
+        rules.append((name.__eq__, _scheme({**section, **values}, where)))
+    for fits, values in patterns:
+        rules.append((fits, _scheme({**section, **values}, where)))
+    return Schemes(_scheme(section, where), rules, where=where, prefix=prefix)
+
+
+def _overrides(
+    section: dict[str, Any], where: str
+) -> tuple[dict[str, dict[str, Any]], list[tuple[Callable[[str], object], dict[str, Any]]]]:
+    """Return the options of single layers: by name, and by a search for a pattern in it. Those of unquantised layers are left out."""
+    key = "extra_config" if str(section.get("quant_method")).lower() == "auto-round" else "dynamic"
+    given = section.get(key) or {}
+    if not isinstance(given, dict) or not all(isinstance(each, dict | None) for each in given.values()):
+        raise refused(where, key, given, "an object with the options of layers by name")
+    exact: dict[str, dict[str, Any]] = {}
+    patterns: list[tuple[Callable[[str], object], dict[str, Any]]] = []
+    for name, values in given.items():
+        if name.startswith("-:"):
+            continue
+        values = values or {}
+        if key == "extra_config" and type(values.get("bits")) is int and values["bits"] >= 16:
+            continue
+        pattern = name.removeprefix("+:")
+        if key == "extra_config" and not set(name) & set(r"*+?^$()[]{}|\\"):
+            exact[name] = values
+            continue
+        try:
+            compiled = re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise refused(where, key, name, f"regular expressions ({error})") from None
+        patterns.append((compiled.search if key == "extra_config" else compiled.match, values))
+    return exact, patterns
+
+
+def _scheme(section: dict[str, Any], where: str) -> Scheme:
+    def refuse(name: str, allowed: str) -> ConfigError:
+        return refused(where, name, section.get(name), allowed)
+
+    method = str(section.get("quant_method")).lower()
+    packing = str(section.get("packing_format", "auto_round:auto_gptq")).lower() if method == "auto-round" else method
+    kind = packing.rpartition(":")[2].removeprefix("auto_")
+    if method not in ("gptq", "awq", "auto-round"):
+        advice = f"gptq, awq, auto-round, {', '.join(METHODS)}. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
+        raise refuse("quant_method", advice)
+    if kind not in ("gptq", "awq"):
+        raise refuse("packing_format", "auto_round:auto_gptq, auto_round:auto_awq")
+    bits = section.get("bits")
+    if type(bits) is not int or bits not in ((4,) if kind == "awq" else (4, 8)):
+        raise refuse("bits", "4" if kind == "awq" else "4, 8")
+    group = section.get("group_size", 128)
+    if type(group) is not int or not (group == -1 or group > 0):
+        raise refuse("group_size", "-1 or a number of inputs, such as 128")
+    if kind == "awq":
+        if str(section.get("version", "gemm")).lower() != "gemm":
+            raise refuse("version", "gemm")
+        return Scheme(AWQ_PARTS, group, section.get("zero_point", not section.get("sym", False)) is False)
+    form = section.get("checkpoint_format", section.get("format", "gptq"))
+    if form not in ("gptq", "gptq_v2") or section.get("is_marlin_format"):
+        raise refuse("checkpoint_format", "gptq, gptq_v2")
+    reordered = section.get("desc_act", False) is True
+    return Scheme(GPTQ_PARTS, group, section.get("sym", True) is True, 1 if form == "gptq" else 0, reordered, bits)
+
+
+def _has_packed(section: dict[str, Any]) -> bool:
+    groups = section.get("config_groups")
+    given = (
+        [each.get("format") for each in groups.values() if isinstance(each, dict)] if isinstance(groups, dict) else []
+    )
+    return PACKED in (section.get("format"), *given)
+
+
+def parse_packed(section: dict[str, Any], where: str, prefix: str = "") -> Schemes:
+    """Read llm-compressor's description of layers of which some are packed into words.
+
+    Raises:
+        ConfigError: as :func:`parse_scheme`.
+    """
+    check_whole(section, where)
+    groups = section["config_groups"] if isinstance(section.get("config_groups"), dict) else {}
+    packed = {}
+    for name, group in groups.items():
+        if isinstance(group, dict) and (group.get("format") or section.get("format")) == PACKED:
+            packed[name] = group
+    plain = {**section, "config_groups": {name: each for name, each in groups.items() if name not in packed}}
+    scaled = (
+        parse_scaled(plain if packed else section, where)
+        if len(packed) < len(groups) or not packed
+        else ScaledScheme(None)
+    )
+    exact, patterns, bases = list[Rule](), list[Rule](), list[Scheme]()
+    for name, group in packed.items():
+        scheme = _packed_scheme(group.get("weights"), where, f"config_groups.{name}.weights")
+        targets = group.get("targets")
+        if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+            raise refused(where, f"config_groups.{name}.targets", targets, 'a list of names, such as ["Linear"]')
+        for target in targets:
+            if not target.startswith("re:"):
+                exact.append((target.__eq__, scheme))
+                bases += [] if "." in target else [scheme]  # the name of a class
+                continue
+            try:
+                patterns.append((re.compile(target.removeprefix("re:")).match, scheme))
+            except (re.error, RecursionError, OverflowError) as error:
+                raise refused(
+                    where, f"config_groups.{name}.targets", target, f"regular expressions ({error})"
+                ) from None
+    schemes = {scheme for _, scheme in (*exact, *patterns)}
+    base = bases[0] if bases else schemes.pop() if len(schemes) == 1 else None
+    return Schemes(base, [*exact, *patterns], scaled, where, prefix)
+
+
+def _packed_scheme(weights: Any, where: str, field: str) -> Scheme:
+    if not isinstance(weights, dict) or type(weights.get("num_bits")) is not int or weights["num_bits"] not in (4, 8):
+        raise refused(where, field, weights, "num_bits 4 or 8, of type int")
+    if weights.get("type", "int") != "int":
+        raise refused(where, f"{field}.type", weights["type"], "int")
+    strategy, group = weights.get("strategy"), weights.get("group_size")
+    if strategy is None:
+        strategy = "tensor" if group is None else "channel" if group == -1 else "group"
+    if strategy not in ("tensor", "channel", "group"):
+        raise refused(where, f"{field}.strategy", strategy, "group, channel, tensor")
+    if strategy != "group":
+        group = -1
+    elif type(group) is not int or group <= 0:
+        raise refused(where, f"{field}.group_size", group, "a number of inputs, such as 128")
+    symmetric = weights.get("symmetric", True) is not False
+    return Scheme(PACKED_PARTS, group, symmetric, reordered=True, bits=weights["num_bits"])

@@ -1,0 +1,1 @@
+"""Choosing tokens: penalties, filters, the draw, and stop strings."""

@@ -1,0 +1,23 @@
+"""The words of a batch's progress."""
+
+from __future__ import annotations
+
+from omni_cli.batch.progress import BatchProgress, duration
+
+
+def test_rate_and_time_left() -> None:
+    now = [0.0]
+    progress = BatchProgress(100, 20, clock=lambda: now[0])
+    assert progress.note(20, 0) == "0.0/s"
+    now[0] = 10.0
+    assert progress.note(40, 3) == "2.0/s, 30 s left, 3 with errors"
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59, 61, 3600, 7320)] == [
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "1 h 0 min",
+        "2 h 2 min",
+    ]

@@ -1,0 +1,40 @@
+"""One cluster for all tests: a head, and a node in each of two racks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from omni_launchers.ray.conformance import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def temporary() -> Iterator[Path]:
+    """The folder of temporary files of the nodes' processes: nothing but these tests makes any there."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="session")
+def cluster(temporary: Path) -> Iterator[LocalCluster]:
+    """The processes of its nodes can import the stages of these tests."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setenv("RAY_TMPDIR", str(temporary))
+        patch.setenv("RAY_raylet_start_wait_time_s", "120")
+        with closing(LocalCluster("b", "c")) as made:
+            yield made
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as made:
+        yield Path(made)

@@ -1,0 +1,14 @@
+"""The launcher of Ray clusters passes the suite of launchers."""
+
+from __future__ import annotations
+
+import pytest
+
+from omni_launchers.ray.conformance import LocalCluster, RayConformance
+
+
+class TestRay(RayConformance):
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _cluster(cls, cluster: LocalCluster) -> None:
+        cls.cluster, cls.settings = cluster, {"address": cluster.address}

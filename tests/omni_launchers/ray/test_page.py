@@ -1,0 +1,18 @@
+"""The page about Ray works as written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_tutorials import Reader, follow, reader
+
+from omni_launchers.ray.conformance import LocalCluster
+
+__all__ = ["reader"]
+
+
+@pytest.mark.timeout(240)
+def test_the_page_about_ray(reader: Reader, cluster: LocalCluster) -> None:
+    reader.environment["RAY_ADDRESS"] = cluster.address
+    follow(Path(__file__).parents[2] / "docs" / "ray.md", reader)

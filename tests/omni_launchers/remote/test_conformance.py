@@ -1,0 +1,13 @@
+"""Both launchers pass the suite of launchers."""
+
+from __future__ import annotations
+
+from omni_launchers.remote.conformance import SlurmConformance, SshConformance
+
+
+class TestSsh(SshConformance):
+    pass
+
+
+class TestSlurm(SlurmConformance):
+    pass
