@@ -17,7 +17,7 @@ from fish_cases import CASES, SAMPLED, SAMPLED_CASES, SHAPES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from fish_released import RELEASED
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch.engine"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch/engine"))
 
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 

@@ -15,7 +15,7 @@ from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "omni_torch.engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "omni_torch/engine"))
 
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 

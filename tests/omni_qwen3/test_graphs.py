@@ -16,7 +16,7 @@ import torch
 from attrs import evolve
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch.engine"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch/engine"))
 
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 from qwen_stages import create_talker, create_thinker

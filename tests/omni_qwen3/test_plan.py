@@ -20,7 +20,7 @@ from attrs import evolve
 from click.testing import CliRunner, Result
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parents[1] / "omni_torch"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "omni_torch/checkpoints"))
 
 from hub_stand_in import serve
 from released import RELEASED

@@ -13,7 +13,7 @@ END_TO_END = HERE.parent / "end_to_end"
 if find_spec("sglang") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    sys.path[:0] = [str(HERE), str(HERE.parent / "omni_torch.engine")]
+    sys.path[:0] = [str(HERE), str(HERE.parent / "omni_torch/engine")]
     if find_spec("sgl_kernel") is None:
         import cpu_shim
 

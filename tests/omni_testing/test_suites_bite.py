@@ -265,7 +265,7 @@ def failed(folder: Path, source: str, *selection: str, timeout: float = 150) -> 
     path = folder / "test_wrong.py"
     path.write_text(source)
     path_of_modules = os.pathsep.join(
-        [str(folder), str(HERE), str(HERE.parent / "omni_torch.engine"), os.environ.get("PYTHONPATH", "")]
+        [str(folder), str(HERE), str(HERE.parent / "omni_torch/engine"), os.environ.get("PYTHONPATH", "")]
     )
     environment = {**os.environ, "PYTHONPATH": path_of_modules}
     command = [sys.executable, "-m", "pytest", str(path), "-q", *selection, "-p", "no:cacheprovider", "-c", os.devnull]

@@ -21,7 +21,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue
-from omni_torch.processes.profiler import torch_events
+from omni_cli.tracing.torch_profiler import torch_events
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
 

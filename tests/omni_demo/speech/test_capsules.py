@@ -15,7 +15,7 @@ from omni_core.client import open_async
 
 pytest.importorskip("omni_capsules")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("omni_core", "omni_qwen3", "plugins/omni_torch", "plugins/omni_torch", "plugins/omni_capsules")
 
 SPOKEN = 0.8

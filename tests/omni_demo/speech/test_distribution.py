@@ -18,7 +18,7 @@ from omni_qwen3.config import read_config
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
 
-README = Path(__file__).parents[2] / "plugins/omni_demo/README.md"
+README = Path(__file__).parents[3] / "plugins/omni_demo/README.md"
 
 
 def test_the_checkpoint_is_small_and_of_sixteen_bits() -> None:

@@ -15,4 +15,4 @@ __all__ = ["reader"]
 @pytest.mark.timeout(240)
 def test_the_page_about_ray(reader: Reader, cluster: LocalCluster) -> None:
     reader.environment["RAY_ADDRESS"] = cluster.address
-    follow(Path(__file__).parents[2] / "docs" / "ray.md", reader)
+    follow(Path(__file__).parents[3] / "docs" / "ray.md", reader)

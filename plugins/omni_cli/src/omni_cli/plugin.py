@@ -1,4 +1,4 @@
-"""The entry point of omni-cli."""
+"""Registers the commands."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def omni_commands() -> list[Component]:
             "config validate", "omni_cli.config.validate:validate", "Find everything that is wrong with a config."
         ),
         Component("doctor", "omni_cli.doctor:doctor", "Look at this machine and the installation, and say what to do."),
+        Component("import", "omni_cli.importing.command:import_", "Convert a config of vLLM-Omni or SGLang-Omni."),
         Component("pipelines", "omni_cli.pipelines:pipelines", "List the installed pipelines."),
         Component("plan", "omni_cli.plan:plan", "Show which process and device each stage gets, and if it fits."),
         Component("plugins", "omni_cli.plugins:plugins", "Show, check and begin plugins."),

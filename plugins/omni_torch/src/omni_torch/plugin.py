@@ -1,8 +1,8 @@
-"""Registers the commands about checkpoints that every model shares."""
+"""Registers the ``engine`` scheduler and the commands about checkpoints."""
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
 
 
 @hookimpl
@@ -15,4 +15,19 @@ def omni_commands() -> list[Component]:
             "List or remove the prepared weights that later starts map.",
         ),
         Component("pull", "omni_torch.checkpoints.pull:pull", "Download a checkpoint from the hub."),
+    ]
+
+
+@hookimpl
+def omni_schedulers() -> list[Component]:
+    return [
+        SchedulerComponent(
+            "engine",
+            "omni_torch.engine.scheduler:EngineScheduler",
+            "continuous batching over a paged KV cache, in PyTorch",
+            requires=("torch",),
+            runs_model_runners=True,
+            preference=10,
+            conformance="omni_torch.engine.conformance:EngineConformance",
+        )
     ]

@@ -16,7 +16,7 @@ from omni_core.references import load
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.thread import StageThread
 
-TORCH_RECORDER = "omni_torch.processes.profiler:TorchRecorder"
+TORCH_RECORDER = "omni_cli.tracing.torch_profiler:TorchRecorder"
 """The :class:`DeviceRecorder` of processes that compute with torch."""
 
 

@@ -47,20 +47,20 @@ values: a JSON list of numbers of calls of ``quantize``, from 0, whose order is 
 """
 
 _CODE = (
-    "weights",
-    "checkpoints",
-    "few_rows",
-    "coded_weights",
-    "packed_linear",
-    "quantized_linear",
-    "quantized_values",
-    "scaled_linear",
-    "quantization_config",
-    "quantized_checkpoints",
-    "scaled_checkpoints",
-    "gguf_checkpoints",
-    "prepared",
-    "weight_files",
+    "checkpoints/weights",
+    "checkpoints/folders",
+    "operations/few_rows",
+    "quantization/coded_weights",
+    "quantization/packed_linear",
+    "quantization/quantized_linear",
+    "quantization/quantized_values",
+    "quantization/scaled_linear",
+    "quantization/quantization_config",
+    "quantization/quantized_checkpoints",
+    "quantization/scaled_checkpoints",
+    "checkpoints/gguf_checkpoints",
+    "checkpoints/prepared",
+    "checkpoints/weight_files",
 )
 """The modules of this distribution that a prepared weight follows from."""
 
@@ -278,7 +278,7 @@ def _key(
         found.update(_identity(path))
     described = {name: [str(each.dtype), *each.shape] for name, each in module.state_dict().items()}
     found.update(json.dumps([{name: str(value) for name, value in options.items()}, described]).encode())
-    own = Path(__file__).parent
+    own = Path(__file__).parents[1]
     code = [own / f"{name}.py" for name in _CODE]  # not the versions of distributions: a checkout changes without them
     for package in sorted(
         {each.__module__.partition(".")[0] for each in (fill, *map(type, module.modules()))} - {own.name, "torch"}

@@ -1,1 +1,1 @@
-"""Stage processes that compute with torch: their settings, the fork server, tensor parallel ranks, the profiler."""
+"""Stage processes that compute with torch: their settings, the fork server and tensor parallel ranks."""

@@ -1,0 +1,52 @@
+"""Registers the launchers and the command ``hosts``."""
+
+from __future__ import annotations
+
+import shutil
+
+from omni_core.hookspecs import Component, hookimpl
+
+
+@hookimpl
+def omni_launchers() -> list[Component]:
+    """Return the launchers by name."""
+    return [
+        Component(
+            "hosts",
+            "omni_launchers.hosts.launcher:HostsLauncher",
+            "hosts that serve (omni hosts serve) or join (omni hosts join)",
+            requires=("zmq",),
+            conformance="omni_launchers.hosts.conformance:HostsConformance",
+        ),
+        Component(
+            "ssh",
+            "omni_launchers.remote.ssh:SshLauncher",
+            "hosts whose servers are started by ssh",
+            probe=lambda: _missing("ssh"),
+            conformance="omni_launchers.remote.conformance:SshConformance",
+        ),
+        Component(
+            "slurm",
+            "omni_launchers.remote.slurm:SlurmLauncher",
+            "nodes of a Slurm cluster, a step on each (srun)",
+            probe=lambda: _missing("srun"),
+            conformance="omni_launchers.remote.conformance:SlurmConformance",
+        ),
+        Component(
+            "ray",
+            "omni_launchers.ray.launcher:RayLauncher",
+            "nodes of a Ray cluster, by a placement group (pip install 'omni-launchers[ray]')",
+            requires=("ray", "zmq"),
+            conformance="omni_launchers.ray.conformance:RayConformance",
+        ),
+    ]
+
+
+@hookimpl
+def omni_commands() -> list[Component]:
+    """Return the command of hosts."""
+    return [Component("hosts", "omni_launchers.hosts.commands:hosts", "Let pipelines of other hosts run stages here.")]
+
+
+def _missing(program: str) -> str | None:
+    return None if shutil.which(program) else f"{program} is not on the PATH"
