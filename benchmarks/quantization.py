@@ -19,11 +19,11 @@ import click
 import torch
 import torch.nn.functional as F
 from attrs import evolve
-from demo_training.speech import report
 from report import Row, alone, json_option, publish
 from torch import nn
 from transformers import AutoTokenizer
 
+from demo_training.speech import report
 from omni_core.client import open_async
 from omni_core.model_runner import ForwardBatch
 from omni_core.plugins import load_plugins

@@ -12,8 +12,7 @@ import torch
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
-from omni_diffusion import DenoisingScheduler, Latents
-from omni_diffusion.denoising import guided
+from omni_diffusion.denoising import DenoisingScheduler, Latents, guided
 from omni_diffusion.schedule import Schedules
 from omni_testing import StepSchedulerConformance
 

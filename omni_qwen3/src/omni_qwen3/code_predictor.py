@@ -26,7 +26,8 @@ from omni_torch.operations.decoder_step import DecoderStep
 from omni_torch.operations.few_rows import matrix_of
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
-"""``(logits [B, vocab], group) -> codes [B]``. Frames whose choice is a :class:`omni_torch.operations.code_frames.CodeChoice` may be one call."""
+"""``(logits [B, vocab], group) -> codes [B]``. Frames whose choice is a :class:`omni_torch.operations.code_frames.CodeChoice` may be
+one call."""
 
 
 class PredictorDecoder(nn.Module):

@@ -16,12 +16,12 @@ import pytest
 from pipelines import make_pipeline
 
 from omni_cli.tracing import recorder as recording
+from omni_cli.tracing.torch_profiler import torch_events
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue
-from omni_cli.tracing.torch_profiler import torch_events
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
 

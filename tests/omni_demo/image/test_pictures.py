@@ -15,10 +15,10 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
-from demo_training.image.judge import look
-from demo_training.image.report import pictures, right_in, sample
 from PIL import Image
 
+from demo_training.image.judge import look
+from demo_training.image.report import pictures, right_in, sample
 from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from attrs import evolve
+from safetensors.torch import load_file
+
 from demo_training.image.build import Steps, build
 from demo_training.image.judge import look, shows
 from demo_training.image.prompts import describe, instruct
 from demo_training.image.scenes import Scene, Thing, draw_edit, draw_scene, held_out, render
-from safetensors.torch import load_file
-
 from omni_core.errors import ConfigError
 from omni_demo.image.checkpoint import read_checkpoint
 from omni_demo.image.pipeline import CHECKPOINT

@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from demo_training.speech import report
 from demo_training.speech.report import Asked
 from demo_training.speech.sounds import HELD_OUT_VOICES
-
 from omni_core.client import AsyncPipe
 from omni_demo.speech.phrases import COLOURS, KEYWORDS, PICTURE_PROMPTS, SOUND_PROMPTS, UNKNOWN
 

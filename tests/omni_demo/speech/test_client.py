@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from demo_training.speech import report
 
 import omni_core as omni
+from demo_training.speech import report
 
 
 def test_the_demo_answers_in_text_and_speech() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from demo_training.speech.judge import Judge
 
+from demo_training.speech.judge import Judge
 from omni_demo.speech.phrases import REPLIES
 from omni_demo.speech.pipeline import CHECKPOINT
 from omni_qwen3.config import read_config

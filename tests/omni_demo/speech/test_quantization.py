@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 from attrs import evolve
-from demo_training.speech import report
-from demo_training.speech.judge import Judge
 from torch import nn
 
+from demo_training.speech import report
+from demo_training.speech.judge import Judge
 from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig
 from omni_core.stage.assembly import assemble

@@ -6,9 +6,9 @@ import asyncio
 
 import numpy as np
 import pytest
+
 from demo_training.speech import report
 from demo_training.speech.judge import Judge, backwards, noise_like
-
 from omni_core.client import AsyncPipe, open_async
 from omni_core.protocol.outputs import AudioChunk
 from omni_demo.speech.phrases import REPLIES

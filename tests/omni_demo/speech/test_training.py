@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
+
 from demo_training.speech import questions, sounds
 from demo_training.speech.build import Steps, build
 from demo_training.speech.loop import train
 from demo_training.speech.report import plot_losses, sound
 from demo_training.speech.speech import CODEBOOK, FRAME, GROUPS, LEAD, utterances
-from safetensors.torch import load_file
-from torch import nn
-
 from omni_demo.speech.phrases import REPLIES, TOPICS
 from omni_demo.speech.pipeline import CHECKPOINT
 

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.outputs import ImageChunk, ImageResult
-from omni_diffusion import DenoisingScheduler, Latents
+from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.schedule import Schedules
 from omni_torch.engine.key_values import KeyValues
 from sketch.checkpoint import read_checkpoint

@@ -323,8 +323,8 @@ def experts(
     gate_up_scales: torch.Tensor | None = None,
     down_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.operations.experts.experts`. The input of the second product is rounded to the dtype of ``x``, in which weights of 8 bits
-    are multiplied; scales are applied to the sums.
+    """See :func:`omni_torch.operations.experts.experts`. The input of the second product is rounded to the dtype of ``x``, in which
+    weights of 8 bits are multiplied; scales are applied to the sums.
     """
     if len(gate_up) > MOST_EXPERTS or not (
         _dense(x, gate_up, down) or _scaled(gate_up, gate_up_scales, down, down_scales)

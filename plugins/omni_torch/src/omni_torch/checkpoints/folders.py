@@ -1,6 +1,7 @@
 """Reads and validates the config files of checkpoints, and keeps folders made here.
 
-Nothing here imports torch. :mod:`omni_torch.checkpoints.hub` finds and downloads checkpoints, :mod:`omni_torch.checkpoints.weights` reads the tensors.
+Nothing here imports torch. :mod:`omni_torch.checkpoints.hub` finds and downloads checkpoints, :mod:`omni_torch.checkpoints.weights`
+reads the tensors.
 """
 
 from __future__ import annotations

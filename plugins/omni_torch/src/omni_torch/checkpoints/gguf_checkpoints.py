@@ -193,7 +193,7 @@ NARROW = {"Q8_0": Groups(8), "Q4_0": Groups(4), "Q4_K": Groups(4, zero_points=Tr
 
 
 def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return values and scales in the layout of :func:`omni_torch.operations.few_rows.widened` of rows of blocks, uint8 ``[out, bytes]``."""
+    """Return values and scales in the layout of :func:`omni_torch.operations.few_rows.widened`. data: blocks, uint8 ``[out, bytes]``."""
     rows = np.ascontiguousarray(data)
     if kind in ("Q8_0", "Q4_0"):  # a scale in float16, then 32 or 16 bytes as ours are
         blocks = rows.reshape(len(rows), -1, 2 + GROUP * NARROW[kind].bits // 8)

@@ -79,7 +79,8 @@ def load_prepared(
     """Return a network with its weights, quantised, on ``device``; mapped from the cache if that is possible.
 
     A network in float32 on a CPU keeps the matrices of linear layers and embeddings in bfloat16 that its checkpoint stores so, where a
-    kernel of :func:`omni_torch.operations.few_rows.few_rows_linear` is installed (decision 0077); :func:`omni_torch.operations.few_rows.matrix_of` returns
+    kernel of :func:`omni_torch.operations.few_rows.few_rows_linear` is installed (decision 0077);
+    :func:`omni_torch.operations.few_rows.matrix_of` returns
     them. Layouts of a machine's own are not made here: :func:`omni_torch.quantization.packed_linear.pack_linears` follows.
 
     Args:
@@ -87,8 +88,8 @@ def load_prepared(
             in; see :func:`omni_torch.checkpoints.weights.load_module`.
         checkpoint: the folder. network: a name, for people. dtype: of floating-point parameters. options: what the weights depend on
             beside these: the way of quantisation, the rank.
-        quantize: makes the layers with narrow weights; see :func:`omni_torch.quantization.quantized_linear.quantize_for`. Weights are rounded where
-            ``fill`` puts them: on the CPU (:func:`filled_on`), so that a GPU never holds the wide ones.
+        quantize: makes the layers with narrow weights; see :func:`omni_torch.quantization.quantized_linear.quantize_for`. Weights are
+            rounded where ``fill`` puts them: on the CPU (:func:`filled_on`), so that a GPU never holds the wide ones.
 
     Raises:
         ConfigError: as ``fill``; or the bound of the cache is no size.

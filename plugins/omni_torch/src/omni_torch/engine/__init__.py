@@ -1,1 +1,1 @@
-"""A small autoregressive engine: paged KV cache, continuous batching, chunked prefill, preemption."""
+"""The autoregressive engine: paged KV cache, continuous batching, chunked prefill, preemption."""

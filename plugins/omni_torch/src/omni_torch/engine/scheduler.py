@@ -69,8 +69,8 @@ class EngineScheduler(LoopedScheduler):
         gpu_memory: the stage's budget on its GPU: bytes, or a share of the GPU.
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
         policy: the order of requests of one priority: ``package.module:attribute`` of a callable that returns a
-            :class:`omni_torch.vocoder.deadlines.Policy`, such as ``omni_torch.vocoder.deadlines:Deadlines``. By default the order in which they came.
-            Every rank makes one, which is called alike on all of them.
+            :class:`omni_torch.vocoder.deadlines.Policy`, such as ``omni_torch.vocoder.deadlines:Deadlines``. By default the order in
+            which they came. Every rank makes one, which is called alike on all of them.
 
     Attributes:
         clock: returns the time in seconds; with ranks that of the last look into the inbox, which they have in common.

@@ -227,8 +227,8 @@ def prefill_layers(
 
     Rows of one request are adjacent and in order. They have equal rows of ``pages``; the ``lengths`` of each are its own position plus
     one. Each attends to the positions up to its own, those of earlier rows of the step among them. A kernel may
-    keep inputs in bfloat16 that :attr:`omni_torch.operations.few_rows.Matrix.int8_inputs` rounds to 8 bits, and round values of groups times their
-    scales to bfloat16.
+    keep inputs in bfloat16 that :attr:`omni_torch.operations.few_rows.Matrix.int8_inputs` rounds to 8 bits, and round values of groups
+    times their scales to bfloat16.
     """
     return decode_layers.reference(x, cos, sin, pages, lengths, block_size, keys, values, stack, capture)
 

@@ -110,7 +110,8 @@ def pack_linears(module: nn.Module, pack: Pack = pack, *, trim: bool = True) -> 
 
 
 def pack_embeddings(module: nn.Module, pack: Pack) -> None:
-    """Replace the embeddings inside ``module`` of whose weights ``pack`` makes a :class:`omni_torch.operations.few_rows.BFloat16Linear` by a
+    """Replace the embeddings inside ``module`` of whose weights ``pack`` makes a
+    :class:`omni_torch.operations.few_rows.BFloat16Linear` by a
     :class:`omni_torch.operations.few_rows.BFloat16Embedding` of the same memory, which a tied head then shares as before.
     """
 

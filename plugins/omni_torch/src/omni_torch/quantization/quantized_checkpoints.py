@@ -46,7 +46,8 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
 
 
 class QuantizedCheckpoint(ScaledCheckpoint):
-    """A checkpoint some of whose layers are stored in words, with the tensors of :class:`omni_torch.quantization.quantization_config.Parts`."""
+    """A checkpoint some of whose layers are stored in words, with the tensors of
+    :class:`omni_torch.quantization.quantization_config.Parts`."""
 
     def __init__(self, folder: str | Path, schemes: Schemes) -> None:
         super().__init__(folder, schemes.scaled)

@@ -266,8 +266,8 @@ QUANTIZATIONS = {
 
 
 def quantize_for(quantization: str | None, device: str) -> Pack:
-    """Return the argument for :func:`omni_torch.quantization.packed_linear.pack_linears` that makes narrow weights, in a layout that is the same on
-    every machine. ``None``: weights are kept.
+    """Return the argument for :func:`omni_torch.quantization.packed_linear.pack_linears` that makes narrow weights, in a layout that
+    is the same on every machine. ``None``: weights are kept.
 
     Args:
         quantization: one of :data:`QUANTIZATIONS` on a CPU, of :data:`omni_torch.quantization.scaled_linear.GPU_QUANTIZATIONS` on a GPU.
@@ -309,8 +309,8 @@ def _only_large(layer: Pack, alignment: int) -> Pack:
 
 
 def pack_for(quantization: str | None, device: str) -> Pack:
-    """Return the argument for :func:`omni_torch.quantization.packed_linear.pack_linears` that makes narrow weights, and lays out the others. Raises as
-    :func:`quantize_for`.
+    """Return the argument for :func:`omni_torch.quantization.packed_linear.pack_linears` that makes narrow weights, and lays out the
+    others. Raises as :func:`quantize_for`.
     """
     quantize = quantize_for(quantization, device)
     if quantize is keep:

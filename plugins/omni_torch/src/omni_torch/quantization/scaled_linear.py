@@ -32,7 +32,8 @@ Rounded = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 class ScaledLinear(nn.Module):
     """A linear layer with int8 or float8_e4m3fn weights and a scale per output; outputs have the dtype of the inputs.
 
-    Where there is a kernel, products of at most :data:`MOST_ROWS` rows are those of :func:`omni_torch.operations.few_rows.few_rows_linear`, which
+    Where there is a kernel, products of at most :data:`MOST_ROWS` rows are those of
+    :func:`omni_torch.operations.few_rows.few_rows_linear`, which
     rounds inputs to bfloat16; others are those of the weight times its scales, rounded to the dtype of the inputs.
     """
 

@@ -74,7 +74,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     ``params["return_codes"]`` asks for the frames beside the sound.
 
     A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, the first sound of a request is kept until
-    what comes after it will be in time (:mod:`omni_torch.vocoder.playout`), and passes are the same while all who listen stay in time by that.
+    what comes after it will be in time (:mod:`omni_torch.vocoder.playout`), and passes are the same while all who listen stay in time
+    by that.
     Otherwise those whose listeners run out of sound first come first, and no more of them share a pass than can wait for all of its
     sound; a request of which nothing is decoded begins when, as far as passes can be predicted, those that are being heard stay in time.
 
@@ -84,8 +85,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         growth: frames of a later chunk over those of all before it, between ``initial_chunk`` and ``chunk``. A listener hears no pause if
             frames come 1 + ``growth`` times as fast as they are heard. ``None``: every later chunk has ``chunk`` frames, for fewer passes.
         max_running: requests decoded in one pass, which bounds its memory. By default all that have a whole chunk.
-        policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.vocoder.deadlines.Policy`, or ``None`` for requests
-            in the order in which they came, the default.
+        policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.vocoder.deadlines.Policy`, or ``None`` for
+            requests in the order in which they came, the default.
 
     Attributes:
         clock: returns the time in seconds.
