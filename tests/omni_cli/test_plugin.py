@@ -7,5 +7,5 @@ from typing import ClassVar
 from omni_testing import PluginConformance
 
 
-class TestTerminalPlugin(PluginConformance):
-    entry_point: ClassVar[str] = "terminal"
+class TestCliPlugin(PluginConformance):
+    entry_point: ClassVar[str] = "cli"

@@ -30,7 +30,6 @@ OURS = {
     "omni_core",
     "omni_torch",
     "omni_testing",
-    "omni_torch.engine",
     "omni_qwen3",
     "omni_relay_shm",
     "omni_relay_nixl",

@@ -15,7 +15,6 @@ OURS = [
     "omni-relay-nccl",
     "omni-cli",
     "omni-launchers",
-    "omni-launchers",
     "omni-export",
     "omni-torch",
     "omni-kernels",
@@ -23,7 +22,6 @@ OURS = [
     "omni-qwen3",
     "omni-demo",
     "omni-diffusion",
-    "omni-demo[image]",
     "omni-fish-s2",
 ]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}

@@ -510,7 +510,9 @@ def test_the_folder_is_bounded_and_forgets_what_was_used_longest_ago(
 
 
 def test_all_code_that_rounds_or_reads_weights_is_part_of_the_key() -> None:
-    modules = [each.stem for each in Path(prepared.__file__).parent.glob("*.py")]
-    makers = {name for name in modules if name.startswith("quantized_") or name.endswith(("checkpoints", "_linear"))}
-    assert "quantized_values" in makers
+    package = Path(prepared.__file__).parents[1]
+    modules = [str(each.relative_to(package).with_suffix("")) for each in package.rglob("*.py")]
+    makers = {name for name in modules if "/quantized_" in name or name.endswith(("checkpoints", "_linear"))}
+    assert "quantization/quantized_values" in makers
+    assert set(prepared._CODE) <= set(modules)
     assert makers <= set(prepared._CODE)

@@ -1,1 +1,1 @@
-"""How the two demo models were trained."""
+"""Training of the two demo models."""

@@ -1,1 +1,1 @@
-"""Which device, dtype and memory budget each stage of a model gets. Imports no torch."""
+"""Device, dtype and memory budget of each stage of a model. Imports no torch."""
