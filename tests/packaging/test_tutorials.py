@@ -231,12 +231,6 @@ def test_hosts_by_ssh_and_slurm(reader: Reader, tmp_path: Path) -> None:
         sshd.close()
 
 
-def test_deploying(reader: Reader) -> None:
-    for needed in ("omni_export", "omni_demo.speech"):
-        pytest.importorskip(needed)
-    follow(ROOT / "docs" / "deploying.md", reader)
-
-
 @pytest.mark.timeout(240)
 def test_a_launcher_of_ones_own(reader: Reader) -> None:
     follow(ROOT / "docs" / "launchers.md", reader)

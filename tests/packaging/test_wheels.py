@@ -15,7 +15,6 @@ OURS = [
     "omni-relay-nccl",
     "omni-cli",
     "omni-launchers",
-    "omni-export",
     "omni-torch",
     "omni-kernels",
     "omni-kernels-cpu",

@@ -29,7 +29,6 @@ ELSEWHERE = {
     "hosts": "omni-launchers",
     **dict.fromkeys(("calibrate", "simulate"), "omni-planner"),
     "import": "omni-cli",
-    "export": "omni-export",
     "pull": "omni-torch",
 }
 """Commands of our other distributions, for the advice to install them."""
