@@ -14,7 +14,6 @@ from attrs import evolve
 STAGES = str(Path(__file__).parents[1] / "omni_serve" / "stages")
 sys.path.insert(0, STAGES)
 
-pytest.importorskip("omni_capsules")
 pytest.importorskip("omni_planner")
 pytest.importorskip("omni_serve")
 
@@ -31,11 +30,9 @@ BODY: dict[str, Any] = {"model": "tones", "messages": MESSAGES, "pause": 0.2, "s
 """Answered in one word after 0.2 s; the stage that writes makes one answer at a time."""
 
 
-async def test_a_burst_is_served_as_far_as_the_objective_allows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_burst_is_served_as_far_as_the_objective_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
-    config = evolve(speaking_pipeline(), admission={"ttft": 1.0}, capsules={"folder": str(tmp_path)})
+    config = evolve(speaking_pipeline(), admission={"ttft": 1.0})
     async with open_async(config) as pipe, http_client(create_app(pipe, Settings())) as http:
 
         async def burst(size: int) -> list[httpx2.Response]:
@@ -62,4 +59,3 @@ async def test_a_burst_is_served_as_far_as_the_objective_allows(
         assert 1 <= len(errors) < 12
         assert all(isinstance(each, OverloadedError) and each.retry_after > 0 for each in errors)
         await ask()
-    assert not list(tmp_path.glob("*.capsule")), "who is refused has not failed"

@@ -35,7 +35,6 @@ SHARED = {
     "omni_diffusion": {"omni_demo"},
     "omni_cli": {"omni_core", "omni_testing", "omni_serve", "omni_planner"},
     "omni_launchers": set(),
-    "omni_capsules": set(),
     "omni_media": {"omni_core", "omni_serve", "omni_cli"},
     "omni_serve": {"omni_cli"},
     "omni_testing": {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from attrs import evolve
 from click.testing import CliRunner, Result
 
 from omni_cli.config.components import only_parameters
-from omni_cli.config.server import capsule_problems, server_problems
+from omni_cli.config.server import server_problems
 from omni_cli.config.validate import starving
 from omni_cli.deploy.signatures import source_tree
 from omni_cli.deploy.writing import dump_json
@@ -231,15 +230,6 @@ def test_a_plan_that_does_not_fit_has_its_line(tmp_path: Path) -> None:
 def test_the_server_is_checked_only_where_it_is_installed() -> None:
     config = PipelineConfig(model_path="m", stages=[], server={"port": 1})
     assert [*server_problems(config, None)] == ["server: nothing reads it here: pip install omni-serve"]
-
-
-def test_settings_of_capsules_are_checked_where_their_distribution_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("omni_capsules")
-    config = PipelineConfig(model_path="m", stages=[], capsules={"folder": "x", "slo": 1})
-    assert [*capsule_problems(config)] == ["capsules.slo: no such setting; did you mean 'slow'?"]
-    assert [*capsule_problems(evolve(config, capsules={"folder": "x"}))] == []
-    monkeypatch.setitem(sys.modules, "omni_capsules.options", None)
-    assert "pip install omni-capsules" in "".join(capsule_problems(config))
 
 
 def test_a_route_that_can_starve_a_fan_in_is_a_warning(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from omni_core.errors import ConfigError, did_you_mean
 
 _FREE = (
     *("factory_args", "env_defaults", "runtime_overrides", "project_payload", "settings", "hosts"),
-    *("env", "labels", "params", "metadata", "server", "autoscale", "capsules", "admission"),
+    *("env", "labels", "params", "metadata", "server", "autoscale", "admission"),
 )
 """Fields that are mappings of the author's own keys: below them any key may be set."""
 

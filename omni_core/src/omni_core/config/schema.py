@@ -286,8 +286,6 @@ class PipelineConfig:
         limits: the most that one request may bring.
         server: options of ``omni serve`` by name, such as ``{port: 9000, limit: {audio_seconds: 60}}``; its flags win over them.
         launcher: what provides machines. By default ``hosts`` if a stage has a ``host``, otherwise ``local``.
-        capsules: requests that fail or are slow leave a file from which a stage can be run again, such as
-            ``{folder: /var/lib/omni/capsules, slow: 10, inputs: true}``; nothing is recorded without it (needs omni-capsules).
         admission: objectives, such as ``{ttfa: 0.5}``: requests that would miss them wait for their turn or are refused; without it
             every request is admitted up to ``max_in_flight`` (needs omni-planner).
     """
@@ -315,7 +313,6 @@ class PipelineConfig:
     limits: RequestLimits = field(factory=RequestLimits)
     server: dict[str, Any] = field(factory=dict)
     launcher: LauncherConfig | None = None
-    capsules: dict[str, Any] = field(factory=dict)
     admission: dict[str, Any] = field(factory=dict)
 
     @property

@@ -117,7 +117,6 @@ def prepare(
                 own_env={name: value for stage in process.stages for name, value in stage.env.items()},
                 preload=_preload([(stage, specs[stage.name]) for stage in process.stages]),
                 network=network,
-                capsules=config.capsules,
             )
             for process in ranks
         ]

@@ -27,7 +27,7 @@ from omni_core.errors import OmniError, StageFailedError, StartupError, containe
 from omni_core.forks import check_process
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
-from omni_core.launch.running import RequestRecorder, Running, RunningOperations, machine_of, operations_of, recorder_of
+from omni_core.launch.running import Running, RunningOperations, machine_of, operations_of
 from omni_core.machines import Launcher, Placing, make_launcher, needs
 from omni_core.machines.placing import coordinator_address
 from omni_core.observe.telemetry import telemetry
@@ -83,7 +83,6 @@ class MultiProcessPipelineRunner:
         self._observation: Observation | None = None
         self._running: Running | None = None
         self._operations: RunningOperations | None = None
-        self._recorder: RequestRecorder | None = None
         self._heartbeat: Heartbeat | None = None
         self._stopping = False
         self._pid = os.getpid()
@@ -205,8 +204,6 @@ class MultiProcessPipelineRunner:
         )
         if any(stage.autoscale is not None for stage in self._config.stages):
             self._operations = operations_of(self._running)
-        if self._config.capsules:
-            self._recorder = recorder_of(self._running)
         return placing
 
     def _restore(self) -> None:
@@ -402,8 +399,6 @@ class MultiProcessPipelineRunner:
         if self._heartbeat is not None:
             self._heartbeat.close()
         try:
-            if self._recorder is not None:
-                await self._recorder.close()
             if self._coordinator is not None:
                 self._coordinator.close()
             if self._observation is not None:

@@ -20,7 +20,7 @@ from omni_core.processes.supervisor import Owner, Supervisor
 from omni_core.protocol.operations import Change
 from omni_core.references import load_plugin
 
-OPERATIONS, CAPSULES = "omni_cli.live.operations:Operations", "omni_capsules.pipeline:Capsules"
+OPERATIONS = "omni_cli.live.operations:Operations"
 ADMISSION = "omni_planner.admission:machine_of"
 
 
@@ -84,13 +84,6 @@ class RunningOperations(Protocol):
         """Begin no more steps: the runner ends all units."""
 
 
-class RequestRecorder(Protocol):
-    """Writes a file for each request that fails or is slow. Made with its :class:`Running`, and called on its event loop."""
-
-    async def close(self) -> None:
-        """Write those that are being collected, and no more."""
-
-
 def operations_of(running: Running) -> RunningOperations:
     """Return the operations on a running pipeline.
 
@@ -99,16 +92,6 @@ def operations_of(running: Running) -> RunningOperations:
     """
     needs = "changing a running pipeline needs: pip install omni-cli"
     made: RunningOperations = load_plugin(OPERATIONS, needs)(running)
-    return made
-
-
-def recorder_of(running: Running) -> RequestRecorder:
-    """Return the recorder of failing and slow requests of a running pipeline.
-
-    Raises:
-        PluginError: it is not installed. ConfigError: a setting in ``capsules`` is wrong.
-    """
-    made: RequestRecorder = load_plugin(CAPSULES, "capsules need: pip install omni-capsules")(running)
     return made
 
 

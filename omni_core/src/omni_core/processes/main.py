@@ -33,9 +33,6 @@ PREPARE = "omni_torch.processes.settings:prepare"
 
 logger = logging.getLogger(__name__)
 
-RECORDING = "omni_capsules.worker:RecordingWorker"
-"""A worker that records what its stages get and put out, if its launch spec says so."""
-
 _TOLD_SECONDS = 5.0
 """The time for the message to another machine that a stage cannot be built."""
 
@@ -95,7 +92,7 @@ async def _serve(spec: ProcessSpec, lifeline: int, listener: int | None) -> int:
     from omni_core.protocol.error_info import describe
 
     loop = asyncio.get_running_loop()
-    worker: Worker = (load(RECORDING) if spec.capsules else Worker)(spec, _network(spec, listener))
+    worker = Worker(spec, _network(spec, listener))
     # The end of file means that the parent is gone: what a stage computes then has no reader.
     loop.add_reader(lifeline, worker.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)

@@ -49,12 +49,7 @@ class Worker:
 
     Args:
         network: the way to processes on other machines, if there may be any. Closed with the worker.
-
-    Attributes:
-        stage_class: makes each stage that this process reads for.
     """
-
-    stage_class: Callable[..., Stage] = Stage
 
     def __init__(self, spec: ProcessSpec, network: Network | None = None) -> None:
         self.spec = spec
@@ -128,7 +123,7 @@ class Worker:
                 ranks = 1 + len(self.spec.followers)
                 leader = load(LEADER)(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
                 self._ranks[stage.name], abort = leader, leader.abort
-            self._stages[stage.name] = self.stage_class(stage, scheduler, self._outbound, self._scheduler_died, abort)
+            self._stages[stage.name] = Stage(stage, scheduler, self._outbound, self._scheduler_died, abort)
         if has_gpu:  # not before: a transport must find the device as the stages have set it up
             self._relays.open()
         for rank in self._ranks.values():

@@ -119,7 +119,6 @@ class ProcessSpec:
         own_env: environment variables that take precedence over existing values.
         preload: modules that it shares with others, imported once for all where processes are forked.
         network: the way to other machines, if the run may have several.
-        capsules: how it records requests; empty: not at all.
     """
 
     name: str
@@ -144,7 +143,6 @@ class ProcessSpec:
     own_env: dict[str, str] = field(factory=dict)
     preload: list[str] = field(factory=list)
     network: NetworkSpec | None = None
-    capsules: dict[str, Any] = field(factory=dict)
 
     def add_peer(self, peer: PeerJoinedMessage) -> None:
         """Take in the process of a new unit; its address is told when it is ready."""

@@ -1,4 +1,4 @@
-"""The sections of a deploy file that other distributions read: ``server``, for ``omni serve``, ``capsules`` and ``admission``."""
+"""The sections of a deploy file that other distributions read: ``server``, for ``omni serve``, and ``admission``."""
 
 from __future__ import annotations
 
@@ -34,15 +34,6 @@ def server_problems(config: PipelineConfig, serve: click.Command | None) -> Iter
         from omni_serve.section import section_problems
 
         yield from section_problems(serve, "server", config.server)
-
-
-def capsule_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield a line for the first problem of the section ``capsules``."""
-    if config.capsules:
-        try:
-            load_plugin("omni_capsules.options:Options", "capsules need: pip install omni-capsules").of(config.capsules)
-        except OmniError as error:
-            yield str(error)
 
 
 def admission_problems(config: PipelineConfig) -> Iterator[str]:

@@ -13,7 +13,7 @@ from attrs import evolve
 from omni_cli.config.command import placed_here
 from omni_cli.config.components import component_problems, unchecked
 from omni_cli.config.lenient import resolved
-from omni_cli.config.server import admission_problems, capsule_problems, serve_command, server_problems
+from omni_cli.config.server import admission_problems, serve_command, server_problems
 from omni_cli.deploy.budgets import problems as placement_problems
 from omni_cli.deploy.layers import LayeredConfig
 from omni_cli.deploy.options import source_of
@@ -36,7 +36,6 @@ def validate(context: click.Context, /, **options: Any) -> None:
     registry = load_plugins()
     rules = (
         partial(server_problems, serve=serve_command(context)),
-        capsule_problems,
         admission_problems,
         shared_devices,
     )

@@ -41,7 +41,7 @@ _SECTION = tuple(each for each in KEYS if each not in ("pipeline", "model_path",
 
 _SECTIONS = (
     *("options", "relays", "platforms", "stages", "runtime_overrides", "env_defaults", "endpoints", "hosts"),
-    *("restart", "defaults", "limits", "server", "capsules", "admission"),
+    *("restart", "defaults", "limits", "server", "admission"),
 )
 """Keys that are mappings: an empty one says nothing, also if it is written as null."""
 
