@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from omni_serve.bench.timeline import Timeline
 
 
@@ -11,10 +9,8 @@ def test_sound_that_arrives_in_time_has_no_pause() -> None:
     # 1 s arrives at 10.5, plays until 11.5; 0.5 s more at 11.5 (just in time), until 12; the last early.
     timeline = Timeline("speech", 10.0, sounds=[(10.5, 1.0), (11.5, 0.5), (11.75, 0.25)], ended=11.75)
     assert timeline.ttfa == 0.5
-    assert timeline.ttft is None
     assert timeline.silences == []
     assert (timeline.late, timeline.gap) == (0.0, 0.0)
-    assert timeline.chunk_gaps == [1.0, 0.25]
     assert timeline.sound == 1.75
     assert timeline.rtf == 1.0
 
@@ -35,9 +31,10 @@ def test_a_burst_after_a_pause_does_not_take_it_back() -> None:
     assert timeline.rtf is None
 
 
-def test_a_text_has_no_measures_of_sound() -> None:
-    timeline = Timeline("text", 1.0, texts=[1.25, 1.5, 2.0], ended=2.25)
-    assert (timeline.ttft, timeline.ttfa, timeline.gap, timeline.late, timeline.rtf) == (0.25, None, None, None, None)
-    assert timeline.chunk_gaps == [0.25, 0.5]
-    assert timeline.total == 1.25
-    assert timeline.as_data(1.0)["ttft"] == pytest.approx(0.25)
+def test_an_answer_without_sound_has_no_measures_of_it() -> None:
+    timeline = Timeline("chat", 1.0, ended=2.25)
+    assert (timeline.ttfa, timeline.gap, timeline.late, timeline.rtf) == (None, None, None, None)
+    assert timeline.as_data(0.5) == {
+        **{"scenario": "chat", "error": None, "tokens": None, "begun": 0.5, "total": 1.25, "sound": 0},
+        **dict.fromkeys(("ttfa", "gap", "late", "rtf")),
+    }

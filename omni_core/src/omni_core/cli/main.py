@@ -25,7 +25,7 @@ COMMANDS = {
 ELSEWHERE = {
     **dict.fromkeys(("batch", "chat", "config", "doctor", "pipelines", "plan", "plugins", "profile", "ps"), "omni-cli"),
     **dict.fromkeys(("stage", "stop", "top"), "omni-cli"),
-    **dict.fromkeys(("audit", "bench", "keys", "serve"), "omni-serve"),
+    **dict.fromkeys(("bench", "keys", "serve"), "omni-serve"),
     "hosts": "omni-launchers",
     **dict.fromkeys(("calibrate", "simulate"), "omni-planner"),
     "import": "omni-cli",

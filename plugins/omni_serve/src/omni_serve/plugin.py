@@ -12,5 +12,4 @@ def omni_commands() -> list[Component]:
         Component("serve", "omni_serve.cli:serve", "Serve a pipeline to OpenAI's clients."),
         Component("keys", "omni_serve.cli:keys", "Make and remove the API keys of a server."),
         Component("bench", "omni_serve.bench.cli:bench", "Measure a server."),
-        Component("audit", "omni_serve.audit.cli:audit", "Check how well a server keeps to OpenAI's API."),
     ]

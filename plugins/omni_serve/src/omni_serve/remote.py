@@ -1,4 +1,4 @@
-"""A client of any OpenAI-compatible server, which `omni bench serve` and `omni audit` share: requests, server-sent events, plain errors."""
+"""A client of any OpenAI-compatible server, for `omni bench serve`: requests, server-sent events, plain errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Remote:
     """
 
     def __init__(self, url: str, key: str | None = None, timeout: float = 120.0) -> None:
-        self.url, self.key, self.timeout = base_of(url), key, timeout
+        self.url, self.key = base_of(url), key
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self.http = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
@@ -69,15 +69,11 @@ class Remote:
     ) -> None:
         await self.http.__aexit__(kind, error, trace)
 
-    def without_key(self) -> httpx2.AsyncClient:
-        """Return a client of the same server that sends no key."""
-        return httpx2.AsyncClient(base_url=self.url, timeout=self.http.timeout)
-
-    async def models(self) -> list[dict[str, Any]]:
-        """Return what ``GET /v1/models`` lists; nothing where a server has no such route.
+    async def model(self, given: str | None) -> str:
+        """Return the name of the model to use: the given one, or the first that ``GET /v1/models`` lists.
 
         Raises:
-            UnreachableError: nobody answers at this address, or wants a key.
+            UnreachableError: nobody answers at this address, or wants a key; the server lists no model, and none is given.
         """
         try:
             answer = await self.http.get("/v1/models")
@@ -88,49 +84,35 @@ class Remote:
         if answer.status_code in (401, 403):
             how = "refuses this API key" if self.key else "asks for an API key: give --api-key or OMNI_API_KEY"
             raise UnreachableError(f"{self.url}: the server {how} ({answer.status_code})")
-        try:
-            found = answer.json()["data"] if answer.status_code == 200 else []
-        except (ValueError, KeyError, TypeError):
-            found = []
-        return [each for each in found if isinstance(each, dict) and isinstance(each.get("id"), str)]
-
-    async def model(self, given: str | None) -> dict[str, Any]:
-        """Return the model to use, as ``/v1/models`` describes it.
-
-        Raises:
-            UnreachableError: the server lists no model, and none is given.
-        """
-        models = await self.models()
         if given is not None:
-            return next((each for each in models if each["id"] == given), {"id": given})
-        if not models:
+            return given
+        try:
+            return str(answer.json()["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
             raise UnreachableError(
                 f"{self.url}/v1/models lists no model: is this an OpenAI-compatible server? If so, name one with --model"
-            )
-        return models[0]
+            ) from None
 
     def post(self, path: str, body: Any) -> AbstractAsyncContextManager[httpx2.Response]:
         """Send a JSON body; the answer is read as it arrives."""
         return self.http.stream("POST", path, json=body)
 
 
-async def events(answer: httpx2.Response) -> AsyncIterator[tuple[str, Any]]:
-    """Yield the server-sent events of an answer: the event's name or ``""``, and its JSON; ``[DONE]`` as the text.
+async def events(answer: httpx2.Response) -> AsyncIterator[Any]:
+    """Yield the JSON of the server-sent events of an answer; ``[DONE]`` as the text.
 
     Raises:
         BadStreamError: an event is not JSON, or is an error.
     """
-    name, lines = "", list[str]()
+    lines = list[str]()
     async for line in answer.aiter_lines():
-        if line.startswith("event:"):
-            name = line[6:].strip()
-        elif line.startswith("data:"):
+        if line.startswith("data:"):
             lines.append(line[5:].removeprefix(" "))
         elif not line and lines:
-            yield name, _data("\n".join(lines))
-            name, lines = "", []
+            yield _data("\n".join(lines))
+            lines = []
     if lines:
-        yield name, _data("\n".join(lines))
+        yield _data("\n".join(lines))
 
 
 def _data(text: str) -> Any:

@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from attrs import evolve
 
 from omni_core.errors import ConfigError
-from omni_serve.bench.scenarios import SCENARIOS, parse_mix, prompts_for
-
-_OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -30,112 +26,73 @@ def bench() -> None:
 @click.option("--model", help="The model's name. By default the first that the server lists.")
 @click.option(
     "--scenario",
-    default="text",
+    type=click.Choice(["speech", "chat"]),
+    default="speech",
     show_default=True,
-    metavar="NAME[=WEIGHT],...",
-    help=f"What is sent: {', '.join(SCENARIOS)}, or several by weights, such as text=3,speech=1.",
+    help="Texts to speak, or questions with spoken answers.",
 )
 @click.option(
-    "--spoken/--written", default=None, help="Ask chats for speech too. By default if the server says it can."
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of texts to send, one on each line.",
 )
-@click.option("--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A CSV file of prompts.")
 @click.option("--voice", help="The voice of speech.")
-@click.option("--max-tokens", type=click.IntRange(1), help="The longest answer of a chat.")
-@click.option("--extra", metavar="JSON", help="Further keys of every request, such as '{\"temperature\": 0}'.")
 @click.option("--concurrency", metavar="N,...", help="Closed loop: so many at once; each number is a run. Default: 1.")
 @click.option("--rate", metavar="R,...", help="Open loop: requests per second at random times; each number is a run.")
 @click.option("--requests", default=50, show_default=True, type=click.IntRange(1), help="Requests of a run.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="End a run after so many seconds.")
-@click.option(
-    "--warm-up",
-    default=1,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Requests of each scenario that are not counted.",
-)
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds.")
 @click.option("--sample-rate", default=24_000, show_default=True, type=click.IntRange(1), help="Of the server's PCM.")
-@click.option("--seed", default=0, show_default=True, help="Of the requests and their times.")
 @click.option(
-    "--slo",
-    default="",
-    metavar="NAME=MOST,...",
-    help="Count good requests: ttfa=0.5,gap=0 (also ttft, late, total, rtf, barge_in).",
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write all results to a file."
 )
-@click.option("--json", "json_file", type=_OUTPUT, help="Write all results to a file.")
-@click.option("--html", "html_file", type=_OUTPUT, help="Write a page with charts.")
 def bench_serve(url: str, **options: Any) -> None:
-    """Measure the OpenAI-compatible server at URL, such as http://127.0.0.1:8000.
+    """Measure the speech of the OpenAI-compatible server at URL, such as http://127.0.0.1:8000.
 
-    Times are those of a client: to the first text (TTFT), to the first sound (TTFA), between pieces, and the seconds by which speech
-    is late for a listener who starts at the first piece. Ctrl-C ends a run early and prints what was measured.
+    Times are those of a listener: to the first sound (TTFA), the longest pause of an answer (gap), and the requests and seconds that are
+    late for somebody who starts at the first piece. Ctrl-C ends a run early and prints what was measured.
     """
     from rich.console import Console
 
-    from omni_serve.bench.page import page
-    from omni_serve.bench.report import Report
-    from omni_serve.bench.summary import Objectives
+    from omni_serve.bench.report import as_data, show
 
     loads = _loads(options["concurrency"], options["rate"])
-    mix, objectives = parse_mix(options["scenario"]), Objectives.parse(options["slo"])
-    prompts = prompts_for(mix, options["prompts"])
-    extra = _extra(options["extra"])
+    texts = None if options["prompts"] is None else _texts(options["prompts"])
+    if (file := options["json_file"]) is not None and not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    for each in (options["json_file"], options["html_file"]):
-        if each is not None and not each.parent.is_dir():
-            raise ConfigError(f"{each}: there is no folder {each.parent}")
     try:
-        model, runs = asyncio.run(_run(url, loads, mix, prompts, extra, options))
+        model, runs = asyncio.run(_run(url, loads, texts, options))
     except KeyboardInterrupt:
         click.echo("Interrupted before anything was measured.", err=True)
         sys.exit(128 + signal.SIGINT)
-    report = Report(url, model, mix, objectives, runs, started)
     console = Console()
-    report.show(console if console.is_terminal else Console(width=160))
-    if options["json_file"] is not None:
-        options["json_file"].write_text(json.dumps(report.as_data(), indent=1) + "\n")
-    if options["html_file"] is not None:
-        options["html_file"].write_text(page(report))
+    show(console if console.is_terminal else Console(width=160), runs)
+    if file is not None:
+        file.write_text(json.dumps(as_data(url, model, started, runs), indent=1) + "\n")
     if any(run.interrupted for run in runs):
         sys.exit(128 + signal.SIGINT)
     if not any(each.error is None for run in runs for each in run.timelines):
         sys.exit(1)
 
 
-async def _run(url: str, loads: list[Any], mix: Any, prompts: Any, extra: Any, options: dict[str, Any]) -> Any:
-    from omni_serve.bench.load import Generator, Load, Run
-    from omni_serve.bench.scenarios import Workload
+async def _run(url: str, loads: list[Any], texts: list[str] | None, options: dict[str, Any]) -> Any:
+    from omni_serve.bench.load import TEXTS, Generator, Load, Run, Workload
     from omni_serve.remote import Remote
 
     async with Remote(url, options["api_key"], options["timeout"]) as remote:
-        found = await remote.model(options["model"])
-        outputs = (found.get("capabilities") or {}).get("outputs") or ()
         workload = Workload(
-            model=found["id"],
-            weights=mix,
-            prompts=prompts,
-            spoken="audio" in outputs if options["spoken"] is None else options["spoken"],
+            model=await remote.model(options["model"]),
+            scenario=options["scenario"],
+            texts=texts or TEXTS[options["scenario"]],
             voice=options["voice"],
-            max_tokens=options["max_tokens"],
-            extra=extra,
+            sample_rate=options["sample_rate"],
         )
-        for name in mix if options["warm_up"] else ():
-            only = evolve(workload, weights={name: 1.0})
-            first = await Generator(remote, only, options["warm_up"], seed=options["seed"] - 1).run(Load(None, 1))
-            if first.interrupted:
-                raise KeyboardInterrupt
+        warm_up = await Generator(remote, workload, 1).run(Load(concurrency=1))
+        if warm_up.interrupted:
+            raise KeyboardInterrupt
         runs: list[Run] = []
         for load in loads:
-            generator = Generator(
-                remote,
-                workload,
-                options["requests"],
-                options["duration"],
-                options["seed"],
-                options["sample_rate"],
-                _progress,
-            )
-            runs.append(await generator.run(Load(**load)))
+            runs.append(await Generator(remote, workload, options["requests"], _progress).run(Load(**load)))
             _clear_progress()
             if runs[-1].interrupted:
                 break
@@ -163,13 +120,14 @@ def _number(option: str, text: str, kind: Any) -> Any:
     return value
 
 
-def _extra(text: str | None) -> dict[str, Any]:
+def _texts(path: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
     try:
-        found = json.loads(text or "{}")
-    except ValueError as error:
-        raise click.UsageError(f"--extra: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise click.UsageError("--extra: must be a JSON object")
+        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if not found:
+        raise ConfigError(f"{path}: has no text; write one on each line")
     return found
 
 

@@ -1,152 +1,126 @@
-"""The results as a table for a terminal and as one JSON document."""
+"""The results: a summary of each run, a table for a terminal, and one JSON document."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import define
+import numpy as np
+from attrs import asdict, frozen
 from rich.console import Console
 from rich.table import Table
 
 from omni_serve.bench.load import Run
-from omni_serve.bench.summary import Objectives, Spread, Summary, summarize
+from omni_serve.bench.timeline import MEASURES
 
-_BARGE_IN = "barge-in, ms p50/p99"
-_TITLES = ["load", "ok", "failed", "requests, per s", "TTFT, ms p50/p99", "TTFA, ms p50/p99", "chunk gap, ms p50/p99",
-    "late, s in req.", _BARGE_IN, "end, ms p50/p99", "sound, s per s", "RTF, p50"]  # fmt: skip
-_SPARE = ("sound, s per s", "RTF, p50", "end, ms p50/p99", "chunk gap, ms p50/p99", "failed", "requests, per s")
-"""The columns that a narrow terminal leaves out, first to last."""
-
+_TITLES = ["load", "ok", "failed", "TTFA\nms p50/p99", "gap\nms p50/p99", "late\nrequests", "late\ns", "RTF\np50/p99",
+    "sound\ns per s"]  # fmt: skip
 _LAG = 0.05
-_PADDING = 2
 
 
-@define
-class Report:
-    """All runs against one server."""
+@frozen
+class Spread:
+    """Percentiles of a measure."""
 
-    url: str
-    model: str
-    mix: dict[str, float]
-    objectives: Objectives
-    runs: Sequence[Run]
-    started: str = ""
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
 
-    @property
-    def summaries(self) -> list[Summary]:
-        """Return a summary for each run."""
-        return [
-            summarize(str(run.load), run.timelines, run.seconds, self.objectives, run.client_lag) for run in self.runs
-        ]
-
-    def by_scenario(self, run: Run) -> dict[str, Summary]:
-        """Return a summary for each scenario of a run."""
-        found = {}
-        for name in self.mix:
-            chosen = [each for each in run.timelines if each.scenario == name]
-            found[name] = summarize(f"{run.load}, {name}", chosen, run.seconds, self.objectives)
-        return found
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the document."""
-        runs = []
-        for run, summary in zip(self.runs, self.summaries, strict=True):
-            runs.append(
-                {
-                    **summary.as_data(),
-                    "interrupted": run.interrupted,
-                    "unfinished": run.unfinished,
-                    "scenarios": {name: each.as_data() for name, each in self.by_scenario(run).items()},
-                    "requests": [each.as_data(run.begun) for each in run.timelines],
-                }
-            )
-        head = {"url": self.url, "model": self.model, "mix": self.mix, "started": self.started}
-        return {**head, "slo": dict(self.objectives.limits), "runs": runs}
-
-    def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table: titles and rows, the scenarios of a mix below their run."""
-        titles = [*_TITLES, *(["goodput, per s", "in SLO"] if self.objectives.limits else [])]
-        rows = []
-        for run, summary in zip(self.runs, self.summaries, strict=True):
-            rows.append(self._row(summary, str(run.load)))
-            if len(self.mix) > 1:
-                rows += [self._row(each, f"  {name}") for name, each in self.by_scenario(run).items()]
-        return titles, rows
-
-    def _row(self, summary: Summary, name: str) -> list[str]:
-        spreads, spoken = summary.spreads, summary.sound > 0
-        row = [
-            name,
-            str(summary.succeeded),
-            str(summary.sent - summary.succeeded),
-            f"{summary.requests_per_second:.3g}",
-        ]
-        row += [_pair(spreads.get(each)) for each in ("ttft", "ttfa", "chunk_gap")]
-        row += [f"{summary.late:.3g} in {summary.delayed}" if spoken else "-"]
-        row += [_pair(spreads.get("barge_in"))]
-        row += [_pair(spreads.get("total")), f"{summary.sound_per_second:.3g}" if spoken else "-"]
-        row += [f"{spreads['rtf'].p50:.3f}" if "rtf" in spreads else "-"]
-        if self.objectives.limits:
-            share = summary.good / summary.sent if summary.sent else 0.0
-            row += [f"{summary.goodput:.3g}", f"{share:.0%}"]
-        return row
-
-    @property
-    def _interrupts(self) -> bool:
-        return any("barge_in" in summary.spreads for summary in self.summaries)
-
-    def failures(self) -> list[str]:
-        """Return a line for each class of error of each run."""
-        return [
-            f"{summary.load}: {count} x {error}"
-            for summary in self.summaries
-            for error, count in summary.errors.items()
-        ]
-
-    def show(self, console: Console) -> None:
-        """Print the table, the errors and warnings."""
-        titles, rows = self.rows()
-        heads = [_head(title) for title in titles]
-        widths = [
-            max(map(len, [*head.split("\n"), *(row[number] for row in rows)])) for number, head in enumerate(heads)
-        ]
-        columns = wanted = [number for number, title in enumerate(titles) if title != _BARGE_IN or self._interrupts]
-        for name in _SPARE:
-            if sum(widths[number] + _PADDING for number in columns) <= console.width:
-                break
-            columns = [number for number in columns if titles[number] != name]
-        table = Table(box=None, padding=(0, _PADDING, 0, 0), header_style="bold")
-        for number in columns:
-            table.add_column(
-                heads[number], justify="right" if number else "left", no_wrap=True, min_width=widths[number]
-            )
-        for row in rows:
-            table.add_row(*(row[number] for number in columns), style="dim" if row[0].startswith("  ") else None)
-        console.print(table)
-        notes = []
-        if left_out := [titles[number] for number in wanted if number not in columns]:
-            notes.append(
-                f"No room for {', '.join(each.split(', ')[0] for each in left_out)}: --json and --html have all."
-            )
-        for run, summary in zip(self.runs, self.summaries, strict=True):
-            if run.interrupted:
-                notes.append(f"{run.load}: interrupted")
-            if run.unfinished:
-                notes.append(f"{run.load}: {run.unfinished} unfinished requests are not counted")
-            if summary.client_lag > _LAG:
-                notes.append(f"{run.load}: this client sent requests up to {summary.client_lag:.3g} s late")
-        for line in self.failures():
-            console.print(line, style="red", markup=False, highlight=False)
-        for line in notes:
-            console.print(line, style="yellow", markup=False, highlight=False)
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return those of some values, between which it interpolates."""
+        p50, p90, p99 = (float(each) for each in np.percentile(values, [50, 90, 99]))
+        return cls(len(values), float(np.mean(values)), p50, p90, p99, max(values))
 
 
-def _head(title: str) -> str:
-    """Break a title into two lines."""
-    first, _, rest = title.partition(", ")
-    return f"{first}\n{rest}"
+@frozen
+class Summary:
+    """One run.
+
+    Attributes:
+        load: such as "concurrency 4".
+        seconds: from the first request to the last end.
+        sent, succeeded: requests.
+        errors: failed ones by class.
+        spreads: by measure, of those that succeeded.
+        delayed: requests with a pause.
+        late: all their late seconds.
+        sound_per_second: seconds of sound in all answers, per second.
+    """
+
+    load: str
+    seconds: float
+    sent: int
+    succeeded: int
+    errors: dict[str, int]
+    spreads: dict[str, Spread]
+    delayed: int
+    late: float
+    sound_per_second: float
+
+    @classmethod
+    def of(cls, run: Run) -> Summary:
+        """Return the summary of a run."""
+        fine = [each for each in run.timelines if each.error is None]
+        numbers = {name: [v for each in fine if (v := getattr(each, name)) is not None] for name in MEASURES}
+        seconds = run.ended - run.begun
+        return cls(
+            load=str(run.load),
+            seconds=seconds,
+            sent=len(run.timelines),
+            succeeded=len(fine),
+            errors=dict(Counter(each.error for each in run.timelines if each.error is not None).most_common()),
+            spreads={name: Spread.of(values) for name, values in numbers.items() if values},
+            delayed=sum(1 for each in fine if each.late),
+            late=sum(each.late or 0.0 for each in fine),
+            sound_per_second=sum(each.sound for each in fine) / seconds if seconds > 0 else 0.0,
+        )
 
 
-def _pair(spread: Spread | None) -> str:
-    return "-" if spread is None else f"{spread.p50 * 1000:.0f} / {spread.p99 * 1000:.0f}"
+def as_data(url: str, model: str, started: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the JSON document: all figures, with the times of each request."""
+    made = [
+        {
+            **asdict(Summary.of(run)),
+            "interrupted": run.interrupted,
+            "requests": [each.as_data(run.begun) for each in run.timelines],
+        }
+        for run in runs
+    ]
+    return {"url": url, "model": model, "started": started, "runs": made}
+
+
+def show(console: Console, runs: Sequence[Run]) -> None:
+    """Print the table, the errors and warnings."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for number, title in enumerate(_TITLES):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    errors, notes = [], []
+    for run in runs:
+        summary = Summary.of(run)
+        table.add_row(*_row(summary))
+        errors += [f"{run.load}: {count} x {error}" for error, count in summary.errors.items()]
+        if run.interrupted:
+            notes.append(f"{run.load}: interrupted; unfinished requests are not counted")
+        if run.client_lag > _LAG:
+            notes.append(f"{run.load}: this client sent requests up to {run.client_lag:.3g} s late")
+    console.print(table)
+    for line in errors:
+        console.print(line, style="red", markup=False, highlight=False)
+    for line in notes:
+        console.print(line, style="yellow", markup=False, highlight=False)
+
+
+def _row(summary: Summary) -> list[str]:
+    spreads = summary.spreads
+    head = [summary.load, str(summary.succeeded), str(summary.sent - summary.succeeded)]
+    if not spreads:
+        return [*head, *("-" for _ in _TITLES[len(head) :])]
+    pairs = [f"{spreads[name].p50 * 1000:.0f} / {spreads[name].p99 * 1000:.0f}" for name in ("ttfa", "gap")]
+    share = summary.delayed / summary.succeeded
+    rtf = f"{spreads['rtf'].p50:.3f} / {spreads['rtf'].p99:.3f}"
+    return [*head, *pairs, f"{share:.0%}", f"{summary.late:.3g}", rtf, f"{summary.sound_per_second:.3g}"]

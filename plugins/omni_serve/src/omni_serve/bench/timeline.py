@@ -1,11 +1,13 @@
-"""The moments of one request as its client saw them, and what they mean to somebody who listens."""
+"""The moments of one spoken answer as its client saw them, and what they mean to somebody who listens."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from attrs import define, field
+
+_ROUNDING = 1e-9
+"""Differences of times are not exact: a pause of this many seconds is none."""
 
 
 @define
@@ -15,25 +17,18 @@ class Timeline:
     Attributes:
         scenario: its kind.
         begun: when it was due to be sent. In an open loop this is its drawn time, also where the client was late.
-        texts: arrivals of pieces of text. sounds: arrivals of pieces of sound, with their seconds of sound.
-        ended: when the answer was complete, or failed. error: the class of the failure.
+        sounds: arrivals of pieces of sound, with their seconds of sound.
+        ended: when the answer was complete, or failed.
+        error: the class of the failure.
         tokens: of the answer, as the server counts them.
-        barge_in: seconds from the first sound of a user who interrupts to the server's word that it has heard it.
     """
 
     scenario: str
     begun: float
-    texts: list[float] = field(factory=list)
     sounds: list[tuple[float, float]] = field(factory=list)
     ended: float | None = None
     error: str | None = None
     tokens: int | None = None
-    barge_in: float | None = None
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds to the first piece of text."""
-        return self.texts[0] - self.begun if self.texts else None
 
     @property
     def ttfa(self) -> float | None:
@@ -51,27 +46,16 @@ class Timeline:
         return sum(seconds for _, seconds in self.sounds)
 
     @property
-    def chunk_gaps(self) -> list[float]:
-        """Seconds between arrivals of neighbouring pieces: of sound if the answer has sound, else of text."""
-        times = [arrival for arrival, _ in self.sounds] or self.texts
-        return [after - before for before, after in pairwise(times)]
-
-    @property
     def silences(self) -> list[float]:
         """Pauses in seconds that a listener hears who starts at the first piece, plays at 1x and waits when nothing is left."""
         found, played_until = [], None
         for arrival, seconds in self.sounds:
             if played_until is None or arrival > played_until:
-                if played_until is not None:
+                if played_until is not None and arrival - played_until > _ROUNDING:
                     found.append(arrival - played_until)
                 played_until = arrival
             played_until += seconds
         return found
-
-    @property
-    def played_until(self) -> float | None:
-        """The moment at which that listener has heard all of it."""
-        return self.sounds[0][0] + sum(self.silences) + self.sound if self.sounds else None
 
     @property
     def late(self) -> float | None:
@@ -88,30 +72,12 @@ class Timeline:
         """Seconds of computing and transport for each second of sound."""
         return self.total / self.sound if self.total is not None and self.sound else None
 
-    def measure(self, name: str) -> float | None:
-        """Return one of :data:`MEASURES`."""
-        value: float | None = getattr(self, name)
-        return value
-
     def as_data(self, origin: float) -> dict[str, Any]:
-        """Return plain data, with times relative to ``origin``."""
-        measures = {name: rounded(self.measure(name)) for name in MEASURES}
-        head = {"scenario": self.scenario, "begun": rounded(self.begun - origin), "error": self.error}
-        return {**head, **measures, "sound": rounded(self.sound), "tokens": self.tokens}
+        """Return plain data, with times relative to ``origin``, in seconds with microseconds."""
+        times = {"begun": self.begun - origin, **{name: getattr(self, name) for name in MEASURES}, "sound": self.sound}
+        rounded = {name: None if value is None else round(value, 6) for name, value in times.items()}
+        return {"scenario": self.scenario, "error": self.error, "tokens": self.tokens, **rounded}
 
 
-MEASURES = {
-    "ttft": "time to first text",
-    "ttfa": "time to first sound",
-    "gap": "longest pause heard",
-    "late": "late seconds of sound",
-    "total": "time to the end",
-    "rtf": "real-time factor",
-    "barge_in": "barge-in time",
-}
-"""The measures of one request, with a title each."""
-
-
-def rounded(value: float | None) -> float | None:
-    """Return seconds with microseconds."""
-    return None if value is None else round(value, 6)
+MEASURES = ("ttfa", "gap", "late", "total", "rtf")
+"""The measures of one request."""
