@@ -7,12 +7,12 @@ dependency has to be closed.
 from __future__ import annotations
 
 from fastapi import FastAPI
-from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_serve.bodies import RawRoute
+from omni_serve.paths import route_path
 
 
 class Dispatch:
@@ -37,7 +37,7 @@ class Dispatch:
         """Answer. What an endpoint raises is for the guard."""
         route = None
         if scope["type"] == "http" and "fastapi.telemetry" not in scope:
-            route = self._routes.get((scope["method"], get_route_path(scope)))
+            route = self._routes.get((scope["method"], route_path(scope)))
         if route is None:
             await self._stack(scope, receive, send)
             return

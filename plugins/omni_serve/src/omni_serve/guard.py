@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni_serve.auth import ANYONE, Key, presented
@@ -20,6 +19,7 @@ from omni_serve.body_budget import Held
 from omni_serve.errors import ApiError, api_error
 from omni_serve.identities import random_hex
 from omni_serve.logs import Audit, access_log, of_request, write
+from omni_serve.paths import route_path
 from omni_serve.server import Server
 from omni_serve.streams import COMPLETE
 
@@ -172,11 +172,11 @@ class Guard:
 
     def _is_audited(self, scope: Scope) -> bool:
         method = scope.get("method", "GET")
-        return method not in _READS and (self._audits_all or self._needs(method, get_route_path(scope)) == "voices")
+        return method not in _READS and (self._audits_all or self._needs(method, route_path(scope)) == "voices")
 
     def _key(self, scope: Scope) -> Key | None:
         """Return the key of a request; ``None`` for an open path without one."""
-        ring, path = self._server.keys, get_route_path(scope)
+        ring, path = self._server.keys, route_path(scope)
         self._check_caller(scope)
         if self._is_open:
             return ANYONE
@@ -232,7 +232,7 @@ class Guard:
         if origin:
             foreign = origin not in self._origins and origin.partition(b"://")[2] != host
         else:  # browsers send none with what a page embeds, or links to: the pages themselves
-            foreign = site in (b"cross-site", b"same-site") and get_route_path(scope) not in self.open_paths
+            foreign = site in (b"cross-site", b"same-site") and route_path(scope) not in self.open_paths
         if foreign:
             raise ApiError(403, "Web pages of other origins may not use this server.", code="cross_origin")
 

@@ -12,7 +12,6 @@ from collections import deque
 from functools import cached_property
 from typing import Any
 
-from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import Frame, Opcode
 
@@ -71,7 +70,7 @@ class BoundedWebSocket(BoundedSocket):
         if not begun:
             self._next()
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Any) -> None:
         """Send, and take a refusal with an answer for the end of the handshake: uvicorn would log an error of the application."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
@@ -146,7 +145,7 @@ class BoundedWebSocket(BoundedSocket):
             self._settle(self._partial)
         super().send_receive_event_to_app()
 
-    async def receive(self) -> ASGIReceiveEvent:
+    async def receive(self) -> Any:
         """Return the next message; the one before is done with."""
         if self._current:
             self._room.add(self._key, -self._current)

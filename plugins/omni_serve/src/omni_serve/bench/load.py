@@ -33,7 +33,7 @@ TEXTS = {
         "Tell me a short story about a lighthouse.",
     ),
 }
-"""What is sent where the user brings no texts."""
+"""Texts that are sent where the user brings none."""
 
 
 @frozen(kw_only=True)
