@@ -100,7 +100,7 @@ def new_project(session: nox.Session, kind: str, folder: Path) -> None:
 
 @nox.session(python=False)
 def ci(session: nox.Session) -> None:
-    """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones, decision 0072): `nox` alone.
+    """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones): `nox` alone.
 
     `ray`, `clients`, `soak`, `faults`, `attacks` and `instruction-sets` are run by name.
     """

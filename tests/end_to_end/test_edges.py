@@ -1,4 +1,4 @@
-"""Defined behaviour in cases where the reference crashes (docs/decisions/0003-qwen3-omni-edges.md)."""
+"""Defined behaviour in cases where the reference crashes (docs/decisions/0028-qwen3-omni.md)."""
 
 from __future__ import annotations
 

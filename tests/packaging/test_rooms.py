@@ -16,7 +16,7 @@ ROOMS = [
     "__version__", "errors", "forks", "stage_logs", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control",
     "relay", "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
 ]  # fmt: skip
-"""Each may import those before it. docs/decisions/0019-three-distributions.md describes their contents."""
+"""Each may import those before it. docs/decisions/0001-the-core.md describes their contents."""
 
 TORCH = {
     "omni_cli",

@@ -2,7 +2,7 @@
 
 One connection per sender and receiver, made at the first message, so messages between two processes keep their order. What
 was sent lies in the kernel and arrives even if the sender dies. A message for a peer that does not read, or is not up, waits
-in its :class:`~omni_core.control.peer.Peer`. ``docs/decisions/0004-direct-sockets.md`` says why there is no broker and no I/O
+in its :class:`~omni_core.control.peer.Peer`. ``docs/decisions/0007-control-plane.md`` says why there is no broker and no I/O
 thread. Peers have names; a name's address is a Unix-domain socket on the same machine, and whatever the run's
 :class:`~omni_core.control.network.Network` understands on another. Nothing else is different for them.
 """

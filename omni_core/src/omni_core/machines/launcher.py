@@ -1,7 +1,7 @@
 """The contract of launchers: they find machines for the units of a run, and machines start processes.
 
 A unit asks for a place at each launch, so a machine that is lost is a restart like any other: its processes end, and the next launch asks
-again. ``docs/decisions/0027-launchers.md`` says why there is no other report of a loss.
+again. ``docs/decisions/0014-launchers.md`` says why there is no other report of a loss.
 """
 
 from __future__ import annotations

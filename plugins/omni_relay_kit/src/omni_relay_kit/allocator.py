@@ -1,7 +1,7 @@
 """The allocator of a pool's bytes: first fit at the lowest address, neighbours merged when freed.
 
 The lowest address first means that the same pages are used again and again: a page's first touch costs far more than
-a copy into it (see ``docs/decisions/0001-shm-relay.md``).
+a copy into it (see ``docs/decisions/0011-relays.md``).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def load_prepared(
     """Return a network with its weights, quantised, on ``device``; mapped from the cache if that is possible.
 
     A network in float32 on a CPU keeps the matrices of linear layers and embeddings in bfloat16 that its checkpoint stores so, where a
-    kernel of :func:`omni_torch.operations.few_rows.few_rows_linear` is installed (decision 0077);
+    kernel of :func:`omni_torch.operations.few_rows.few_rows_linear` is installed (decision 0023);
     :func:`omni_torch.operations.few_rows.matrix_of` returns
     them. Layouts of a machine's own are not made here: :func:`omni_torch.quantization.packed_linear.pack_linears` follows.
 

@@ -1,4 +1,4 @@
-"""Keys and values of a request out of the paged cache, for another stage, and those of another stage into it (decision 0052)."""
+"""Keys and values of a request out of the paged cache, for another stage, and those of another stage into it (decision 0019)."""
 
 from __future__ import annotations
 

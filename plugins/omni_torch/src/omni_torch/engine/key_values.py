@@ -1,6 +1,6 @@
 """Keys and values that one stage hands to another: what a scheduler exports of a request, and what a consumer reads as ``past_key_values``.
 
-They travel as payload data, by any relay, and hold all heads, however many ranks either stage has (decision 0052).
+They travel as payload data, by any relay, and hold all heads, however many ranks either stage has (decision 0019).
 """
 
 from __future__ import annotations

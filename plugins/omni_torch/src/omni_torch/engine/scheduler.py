@@ -65,7 +65,7 @@ class EngineScheduler(LoopedScheduler):
             the runner's, and :data:`DEFAULT_CONTEXT` if it has none.
         cuda_graphs: true if decode steps are recorded on a GPU and replayed; a recorder in tests, for any device. By default
             true for a stage of one rank: sums over ranks are untested inside a graph.
-        step_kernels: true if a model may compute a step on a CPU by one call of an installed kernel (decisions 0032 and 0039).
+        step_kernels: true if a model may compute a step on a CPU by one call of an installed kernel (decision 0024).
         gpu_memory: the stage's budget on its GPU: bytes, or a share of the GPU.
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
         policy: the order of requests of one priority: ``package.module:attribute`` of a callable that returns a
