@@ -13,12 +13,11 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from nox_distributions import DISTRIBUTIONS, TESTS
 from nox_lanes import WHEELS, run_lanes, run_sessions
 from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
 from nox_tests import beside, run_tests
 from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, plugin_wheels, wheels
-
-from nox_distributions import DISTRIBUTIONS, TESTS
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
