@@ -76,6 +76,7 @@ PYTHON = {
         "omni_core:AsyncReplyStream",
         "omni_core:TextPiece",
         "omni_core:AudioPiece",
+        "omni_core:TranscriptPiece",
     ],
     "Errors": [
         "omni_core:OmniError",
@@ -113,9 +114,14 @@ CONTRACTS = {
         "omni_core.protocol.outputs:AudioChunk",
         "omni_core.protocol.outputs:TextResult",
         "omni_core.protocol.outputs:AudioResult",
+        "omni_core.protocol.outputs:TranscriptChunk",
+        "omni_core.protocol.outputs:Transcript",
+        "omni_core.protocol.outputs:Segment",
+        "omni_core.protocol.outputs:Word",
         "omni_core.interface:Interface",
         "omni_core.interface:ParameterGroup",
         "omni_core.interface:Parameter",
+        "omni_core.interface:transcription_parameters",
     ],
     "Relays": [
         "omni_core.relay.base:Relay",

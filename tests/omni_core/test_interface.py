@@ -15,7 +15,16 @@ from omni_core.config.loading import structure, unstructure
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.interface import SEED, SPEECH, TEXT, Interface, Parameter, ParameterGroup
+from omni_core.interface import (
+    SEED,
+    SPEECH,
+    TEXT,
+    TRANSCRIPTION,
+    Interface,
+    Parameter,
+    ParameterGroup,
+    transcription_parameters,
+)
 
 TEMPERATURE = Parameter("temperature", "number", "how hot", 0.0, minimum=0, maximum=2)
 LENGTH = Parameter("max_new_tokens", "integer", "how long", 10, 1, 2**31 - 1, aliases=["max_tokens"])
@@ -143,3 +152,22 @@ def test_a_type_that_does_not_exist_is_named_where_it_is_declared() -> None:
     document = {"model_path": "m", "stages": [], "interface": {"params": [{"name": "x", "type": "nmber", "help": ""}]}}
     with pytest.raises(ConfigError, match=r"interface\.params\[x\].*no type is called 'nmber'"):
         structure(document, PipelineConfig)
+
+
+def test_a_transcription_takes_the_parameters_that_its_pipeline_chooses() -> None:
+    parameters = transcription_parameters("language", "timestamps", languages=["en", "de"])
+    group = ParameterGroup("listen", TRANSCRIPTION, "how it is written down", parameters)
+    interface = Interface(roles={TRANSCRIPTION: "listen"}, groups=[group])
+    assert interface.check_params({"language": "DE", "timestamps": "word"}) == {
+        "listen": {"language": "DE", "timestamps": "word"}
+    }
+    assert "must be one of: en, de, is 'fr'" in refusal({"language": "fr"}, interface)
+    assert "no such parameter" in refusal({"task": "translate"}, interface)
+    assert [each.name for each in transcription_parameters()] == [
+        "language", "task", "prompt", "temperature", "timestamps", "diarize",
+    ]  # fmt: skip
+    assert not transcription_parameters("language")[0].choices
+    with pytest.raises(ConfigError, match="no transcription parameter is called 'languge'; did you mean 'language'"):
+        transcription_parameters("languge")
+    both = evolve(INTERFACE, groups=[*INTERFACE.groups, group])
+    assert both.plain_group is WRITER

@@ -29,13 +29,14 @@ from omni_core.errors import (
 
 if TYPE_CHECKING:
     from omni_core.client import AsyncPipe, AsyncReplyStream, MediaPolicy, Pipe, Recording, open, open_async  # noqa: I001
-    from omni_core.client import Audio, AudioPiece, Reply, ReplyStream, TextPiece, Usage
+    from omni_core.client import Audio, AudioPiece, Reply, ReplyStream, TextPiece, TranscriptPiece, Usage
     from omni_core.protocol.messages import OmniRequest
 
 __all__ = [
     "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "ConfigError", "InvalidRequestError", "MediaPolicy", "OmniError",
     "OmniRequest", "OverloadedError", "Pipe", "PluginError", "Recording", "Reply", "ReplyStream", "RequestAbortedError",
-    "RequestFailedError", "RequestTimeoutError", "StartupError", "TextPiece", "Usage", "open", "open_async",
+    "RequestFailedError", "RequestTimeoutError", "StartupError", "TextPiece", "TranscriptPiece", "Usage",
+    "open", "open_async",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -6,22 +6,28 @@ against it at admission, and stages may check their own parameters by the same :
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import field, frozen
 
 from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean, shown
 
-TEXT, SPEECH, VOCODER = "text", "speech", "vocoder"
-"""Roles that clients know: the stage that writes text, the one that chooses the codes of speech, the one that makes the sound.
-A pipeline may name further roles."""
+TEXT, SPEECH, VOCODER, TRANSCRIPTION = "text", "speech", "vocoder", "transcription"
+"""Roles that clients know: the stage that writes text, the one that chooses the codes of speech, the one that makes the sound, and the one
+that writes recordings down, which answers with a :class:`~omni_core.protocol.outputs.Transcript`. A pipeline may name further roles."""
 
 SEED = "seed"
 """At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""
 
 VOICE = "speaker"
 """The key of a request's ``metadata`` that names the voice, of pipelines that have a choice of voices."""
+
+TASKS = ("transcribe", "translate")
+"""Values of the parameter ``task`` of the transcription role. ``translate``: into English."""
+
+TIMESTAMPS = ("none", "segment", "word")
+"""Values of its parameter ``timestamps``: ``word`` has segments too."""
 
 STRINGS_CHARACTERS = 1000
 """The longest text in a list of ``strings``: each is looked for at every step."""
@@ -156,17 +162,38 @@ class ParameterGroup:
     parameters: list[Parameter]
 
 
+def transcription_parameters(*names: str, languages: Sequence[str] = ()) -> list[Parameter]:
+    """Return request parameters of a stage that writes recordings down, by the names that clients know: all, or those of ``names``.
+
+    A pipeline declares those that it honours; what it does not declare is refused. ``languages``: the codes that it knows, or any.
+    """
+    found = {
+        each.name: each
+        for each in (
+            Parameter("language", "string", "language of the recording; by default heard", choices=list(languages)),
+            Parameter("task", "string", "write it down as it is said, or in English", TASKS[0], choices=[*TASKS]),
+            Parameter("prompt", "string", "text that it follows: names, spelling, style"),
+            Parameter("temperature", "number", "0: the likeliest words", 0.0, 0, 1),
+            Parameter("timestamps", "string", "the times that are told", TIMESTAMPS[0], choices=[*TIMESTAMPS]),
+            Parameter("diarize", "boolean", "tell the speakers apart", False),
+        )
+    }
+    if unknown := [each for each in names if each not in found]:
+        raise ConfigError(f"no transcription parameter is called {unknown[0]!r}{did_you_mean(unknown[0], found)}")
+    return [found[each] for each in names or found]
+
+
 @frozen(kw_only=True)
 class Interface:
     """The declaration of what a pipeline offers.
 
     Attributes:
-        roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`.
+        roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`, :data:`TRANSCRIPTION`.
         inputs: kinds of message parts that it takes (``text``, ``image``, ``audio``, ``video``), and ``reference`` if it can speak with
             the voice of a recording.
         outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``.
-        groups: request parameters by stage. Those of the text role (of the speech role where there is no text) may also be
-            given at the top level of ``params``.
+        groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
+            role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.
         metadata: the keys that stages read of a request's ``metadata``.
         limits: the largest inputs that it takes, by the option that sets each.
@@ -201,7 +228,7 @@ class Interface:
     def plain_group(self) -> ParameterGroup | None:
         """The group whose parameters may be given at the top level of ``params``."""
         by_role = {group.role: group for group in reversed(self.groups)}
-        return by_role.get(TEXT) or by_role.get(SPEECH)
+        return by_role.get(TEXT) or by_role.get(SPEECH) or by_role.get(TRANSCRIPTION)
 
     @property
     def parameter_names(self) -> set[str]:

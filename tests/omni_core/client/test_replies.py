@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from omni_core.client.replies import AudioPiece, Collector, TextPiece
+from omni_core.client.replies import AudioPiece, Collector, TextPiece, TranscriptPiece
 from omni_core.coordinator import StreamEvent
 from omni_core.interface import Interface
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult, Transcript, TranscriptChunk
 
 
 def collected(*events: StreamEvent, interface: Interface | None = None) -> tuple[list[list[object]], Collector]:
@@ -70,3 +70,32 @@ def test_usage_keeps_what_else_is_counted() -> None:
     _, collector = collected(StreamEvent("a", TextResult("x", usage=usage), final=True))
     found = collector.reply().usage
     assert (found.total_tokens, found.details) == (5, {"frames": 7})
+
+
+def test_a_transcript_is_the_text_of_a_pipeline_that_writes_nothing_else() -> None:
+    whole = Transcript("hello you", finish_reason="length", usage={"completion_tokens": 2}, notices=["cut"])
+    pieces, collector = collected(
+        StreamEvent("listen", TranscriptChunk("hello", " your"), final=False),
+        StreamEvent("listen", TranscriptChunk("", " you"), final=False),
+        StreamEvent("listen", TranscriptChunk(" you"), final=False),
+        StreamEvent("listen", whole, final=True),
+    )
+    shown = [[TranscriptPiece("hello", " your")], [TranscriptPiece("", " you")], [TranscriptPiece(" you")], []]
+    assert pieces == shown
+    reply = collector.reply()
+    assert (reply.text, reply.transcript, reply.finish_reason, reply.notices) == ("hello you", whole, "length", ["cut"])
+    assert reply.usage.completion_tokens == 2
+    assert collected(StreamEvent("listen", whole, final=True))[0] == [[TranscriptPiece("hello you")]]
+
+
+def test_an_answer_is_not_its_question() -> None:
+    heard = StreamEvent("listen", Transcript("how are you"), final=True)
+    for answer in (TextResult("fine"), "fine"):
+        reply = collected(heard, StreamEvent("write", answer, final=True))[1].reply()
+        assert reply.text == "fine"
+        assert reply.transcript is not None
+        assert reply.transcript.text == "how are you"
+    _, collector = collected(
+        heard, StreamEvent("write", TextChunk("fine"), final=False), StreamEvent("write", None, final=True)
+    )
+    assert collector.reply().text == "fine"

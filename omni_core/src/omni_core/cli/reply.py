@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from omni_core.client import AudioPiece, Reply
+from attrs import asdict
+
+from omni_core.client import AudioPiece, Reply, TextPiece
 from omni_core.client.replies import Collector
+from omni_core.interface import TEXT
 from omni_core.protocol.messages import OmniRequest
+
+_SHOWN = ("text", "audio", "image", "video", "transcript")
+"""Outputs that are shown as what they are."""
 
 
 class Screen(Protocol):
@@ -33,6 +39,7 @@ async def receive(pipe: Any, request: OmniRequest, screen: Screen, sinks: Sequen
     ``pipe`` has the ``interface`` and the ``stream`` of an :class:`~omni_core.client.AsyncPipe`.
     """
     collector, seconds = Collector("", pipe.interface), 0.0
+    answers = pipe.interface is not None and TEXT in pipe.interface.roles
     async for event in pipe.stream(request):
         for piece in collector.add(event):
             if isinstance(piece, AudioPiece):
@@ -40,10 +47,10 @@ async def receive(pipe: Any, request: OmniRequest, screen: Screen, sinks: Sequen
                     sink.write(piece.samples, piece.sample_rate)
                 seconds += piece.seconds
                 screen.audio(seconds)
-            else:
+            elif isinstance(piece, TextPiece) or not answers:
                 screen.text(piece.text)
     reply = collector.reply()
-    for name in reply.outputs.keys() - {"text", "audio", "image", "video"}:
+    for name in reply.outputs.keys() - _SHOWN:
         screen.text(f"{reply.outputs[name]}\n")
     return reply
 
@@ -55,13 +62,15 @@ def seconds_of(reply: Reply) -> float | None:
 
 def document(reply: Reply, audio_file: str | None = None) -> dict[str, Any]:
     """Return a reply as ``--json`` prints it."""
-    others = {name: data for name, data in reply.outputs.items() if name not in ("text", "audio", "image", "video")}
+    others = {name: data for name, data in reply.outputs.items() if name not in _SHOWN}
+    if reply.transcript is not None:
+        others["transcript"] = asdict(reply.transcript)
     return {
         "text": reply.text,
         "audio_seconds": seconds_of(reply),
         "audio_file": audio_file,
         "finish_reason": reply.finish_reason,
-        "usage": getattr(reply.outputs.get("text"), "usage", {}),
+        "usage": getattr(reply.outputs.get("text", reply.transcript), "usage", {}),
         "notices": reply.notices,
         **others,
     }

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, OpenOptions, open_async
     from omni_core.client.messages import MediaPolicy, Recording
     from omni_core.client.pipe import Pipe, ReplyStream, open, run
-    from omni_core.client.replies import Audio, AudioPiece, Piece, Reply, TextPiece, Usage
+    from omni_core.client.replies import Audio, AudioPiece, Piece, Reply, TextPiece, TranscriptPiece, Usage
 
 _MODULES = {
     "async_pipe": ("AsyncPipe", "AsyncReplyStream", "OpenOptions", "open_async"),
     "messages": ("MediaPolicy", "Recording"),
     "pipe": ("Pipe", "ReplyStream", "open", "run"),
-    "replies": ("Audio", "AudioPiece", "Piece", "Reply", "TextPiece", "Usage"),
+    "replies": ("Audio", "AudioPiece", "Piece", "Reply", "TextPiece", "TranscriptPiece", "Usage"),
 }
 
 __all__ = [
     "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "MediaPolicy", "OpenOptions", "Piece", "Pipe", "Recording",
-    "Reply", "ReplyStream", "TextPiece", "Usage", "open", "open_async", "run",
+    "Reply", "ReplyStream", "TextPiece", "TranscriptPiece", "Usage", "open", "open_async", "run",
 ]  # fmt: skip
 
 

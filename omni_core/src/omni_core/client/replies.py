@@ -16,7 +16,16 @@ from attrs import define, field, frozen
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import OmniError
 from omni_core.interface import Interface
-from omni_core.protocol.outputs import AudioChunk, AudioResult, ImageChunk, ImageResult, TextChunk, TextResult
+from omni_core.protocol.outputs import (
+    AudioChunk,
+    AudioResult,
+    ImageChunk,
+    ImageResult,
+    TextChunk,
+    TextResult,
+    Transcript,
+    TranscriptChunk,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +101,18 @@ class TextPiece:
         return self.text
 
 
-Piece = TextPiece | AudioPiece
+@frozen
+class TranscriptPiece:
+    """A piece of a transcript: ``text`` is final, ``tentative`` may follow and is replaced by the next piece."""
+
+    text: str
+    tentative: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Piece = TextPiece | AudioPiece | TranscriptPiece
 
 
 @frozen
@@ -114,14 +134,14 @@ class Reply:
     """A whole reply.
 
     Attributes:
-        text: empty if the pipeline answers without text.
+        text: empty if the pipeline answers without text; of one that only writes recordings down, the transcript's.
         audio: the speech; false if there is none.
         usage: the tokens, as far as the pipeline counts them.
         finish_reason: ``stop`` or ``length``.
         notices: remarks of the pipeline about this request.
         request_id: the name of the request in logs and traces.
-        outputs: the results of the terminal stages: ``text``, ``audio``, ``image``, ``video``, and others by the role of their stage,
-            else by its name.
+        outputs: the results of the terminal stages: ``text``, ``audio``, ``image``, ``video``, ``transcript``, and others by the role of
+            their stage, else by its name.
     """
 
     text: str
@@ -134,6 +154,12 @@ class Reply:
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """The transcript of the recording, from a pipeline that writes it down; ``None``: from another."""
+        found = self.outputs.get("transcript")
+        return found if isinstance(found, Transcript) else None
 
 
 @define
@@ -163,7 +189,9 @@ class Collector:
             key = _kind(data) or roles.get(stage, stage)
             outputs[stage if key in outputs else key] = data
         text, audio = outputs.get("text"), outputs.get("audio")
-        usage = dict(text.usage) if isinstance(text, TextResult) else {}
+        if text is None and not self._of(TextPiece):  # a text beside a transcript answers what was said
+            text = outputs.get("transcript")
+        usage = dict(text.usage) if isinstance(text, TextResult | Transcript) else {}
         return Reply(
             text="".join(map(str, self._of(TextPiece))) if text is None else getattr(text, "text", text),
             audio=self._audio(audio),
@@ -192,6 +220,8 @@ class Collector:
 def _kind(data: Any) -> str | None:
     if isinstance(data, TextChunk | TextResult | str):
         return "text"
+    if isinstance(data, TranscriptChunk | Transcript):
+        return "transcript"
     if isinstance(data, ImageChunk | ImageResult):
         return "video" if getattr(data, "frames_per_second", 0) else "image"
     return "audio" if isinstance(data, AudioChunk | AudioResult) else None
@@ -202,6 +232,8 @@ def _piece(data: Any) -> Piece | None:
     if kind == "text":
         text = getattr(data, "text", data)
         return TextPiece(text) if text else None
+    if kind == "transcript":
+        return TranscriptPiece(data.text, getattr(data, "tentative", ""))
     return AudioPiece(_array(data.samples), data.sample_rate) if kind == "audio" and len(data.samples) else None
 
 

@@ -5,7 +5,18 @@ Every class that travels is registered with the codec where it is defined; nothi
 """
 
 from omni_core.protocol.messages import ErrorInfo, OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk, AudioResult, ImageChunk, ImageResult, TextChunk, TextResult
+from omni_core.protocol.outputs import (
+    AudioChunk,
+    AudioResult,
+    ImageChunk,
+    ImageResult,
+    Segment,
+    TextChunk,
+    TextResult,
+    Transcript,
+    TranscriptChunk,
+    Word,
+)
 from omni_core.protocol.registry import register
 
 __all__ = [
@@ -15,8 +26,12 @@ __all__ = [
     "ImageChunk",
     "ImageResult",
     "OmniRequest",
+    "Segment",
     "StagePayload",
     "TextChunk",
     "TextResult",
+    "Transcript",
+    "TranscriptChunk",
+    "Word",
     "register",
 ]

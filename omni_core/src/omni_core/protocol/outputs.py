@@ -1,11 +1,13 @@
-"""Results and partial results for clients, text, audio and images, in one form for every model.
+"""Results and partial results for clients, text, audio, images and transcripts, in one form for every model.
 
-A terminal stage streams :class:`TextChunk`, :class:`AudioChunk` or :class:`ImageChunk` and finishes with a :class:`TextResult`, an
-:class:`AudioResult` or an :class:`ImageResult`; any other plain data is allowed too and passes through as it is.
+A terminal stage streams :class:`TextChunk`, :class:`AudioChunk`, :class:`ImageChunk` or :class:`TranscriptChunk` and finishes with a
+:class:`TextResult`, an :class:`AudioResult`, an :class:`ImageResult` or a :class:`Transcript`; any other plain data is allowed too and
+passes through as it is.
 """
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from attrs import field, frozen
@@ -19,6 +21,25 @@ class TextChunk:
     """A piece of text as it was made."""
 
     text: str
+
+
+@register
+@frozen
+class Word:
+    """A word that is heard or said in a sound.
+
+    Attributes:
+        text: as it is written, without the spaces around it.
+        start, end: seconds from the beginning of the sound.
+        speaker: who says it, by any name that is the same throughout one sound. ``None``: not known.
+        confidence: how sure the model is, 0 to 1. ``None``: not known.
+    """
+
+    text: str
+    start: float
+    end: float
+    speaker: str | None = None
+    confidence: float | None = None
 
 
 @register
@@ -76,3 +97,82 @@ class ImageResult:
     frames_per_second: float = 0.0
     seeds: list[int] = field(factory=list)
     notices: list[str] = field(factory=list)
+
+
+@register
+@frozen
+class Segment:
+    """A part of a transcript with its times: a sentence, a turn of a speaker, or what one window of the model holds.
+
+    Attributes:
+        text: with the spaces that it has in the transcript's text, which need not be its segments joined.
+        start, end: seconds from the beginning of the recording.
+        speaker: who says it, by any name that is the same throughout one recording. ``None``: not known.
+        confidence: how sure the model is, 0 to 1: of a model that writes tokens, the geometric mean of their probabilities. ``None``: not
+            known.
+        no_speech: the probability that nobody speaks, 0 to 1. ``None``: not known.
+        temperature: what its tokens were sampled with.
+        token_ids: its tokens.
+    """
+
+    text: str
+    start: float
+    end: float
+    speaker: str | None = None
+    confidence: float | None = None
+    no_speech: float | None = None
+    temperature: float = 0.0
+    token_ids: list[int] = field(factory=list)
+
+
+@register
+@frozen
+class TranscriptChunk:
+    """A piece of a transcript as it was heard.
+
+    The transcript so far is the ``text`` of all chunks, joined, and then the ``tentative`` text of the last one. So a later chunk replaces
+    the tentative text of the one before it, and nothing else: ``text`` is final. :class:`Transcript` finishes the stream; its text is the
+    joined text of the chunks, its segments and words are theirs.
+
+    Attributes:
+        text: added for good; may be empty.
+        tentative: what may follow, and may still change.
+        segments, words: those that are complete with this chunk.
+    """
+
+    text: str
+    tentative: str = ""
+    segments: list[Segment] = field(factory=list)
+    words: list[Word] = field(factory=list)
+
+
+@register
+@frozen
+class Transcript:
+    """The whole transcript of a recording.
+
+    Attributes:
+        text: all of it.
+        language: that of the recording, as an ISO 639-1 code, else as BCP 47 (``yue``, ``zh-TW``). ``None``: not known.
+        segments, words: in the order of their starts; empty where the model knows no times, or none were asked for.
+        duration: seconds of the recording that were heard. ``None``: not known.
+        finish_reason: ``stop``, or ``length``: a limit has cut it, and the rest of the recording is not in it.
+        usage, notices: as of a :class:`TextResult`.
+    """
+
+    text: str
+    language: str | None = None
+    segments: list[Segment] = field(factory=list)
+    words: list[Word] = field(factory=list)
+    duration: float | None = None
+    finish_reason: str = "stop"
+    usage: dict[str, int] = field(factory=dict)
+    notices: list[str] = field(factory=list)
+
+    @property
+    def speakers(self) -> list[str]:
+        """The names of the speakers, in the order in which they are first heard."""
+        heard = [(each.start, each.speaker) for each in self.segments] + [
+            (each.start, each.speaker) for each in self.words
+        ]
+        return list(dict.fromkeys(speaker for _, speaker in sorted(heard, key=itemgetter(0)) if speaker is not None))

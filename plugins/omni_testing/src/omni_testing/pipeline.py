@@ -18,6 +18,7 @@ from omni_cli.deploy.writing import dump_json, load_config
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig
 from omni_core.config.validation import validate
+from omni_core.coordinator import StreamEvent
 from omni_core.errors import OmniError
 from omni_core.launch.prepare import prepare
 from omni_core.plugins import load_plugins
@@ -25,6 +26,7 @@ from omni_core.protocol.codec import encode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import StageSpec
 from omni_testing.driving import driven
+from omni_testing.outputs import check_outputs
 
 _RESOLVE = """
 import sys
@@ -96,10 +98,12 @@ class PipelineConformance(PipelineStructureConformance):
             async with self._open(folder) as client:
                 alone = [await client.submit(request) for request in requests]
                 together = await asyncio.gather(*(client.submit(request) for request in requests))
-                streamed = await asyncio.gather(*(_final(client, request) for request in requests))
-        for number, (one, other, final) in enumerate(zip(alone, together, streamed, strict=True)):
+                streamed = await asyncio.gather(*(_events(client, request) for request in requests))
+        for number, (one, other, events) in enumerate(zip(alone, together, streamed, strict=True)):
+            final = {event.stage: event.data for event in events if event.final}
             assert self.same(one, other), f"request {number} has another answer beside others"
             assert self.same(one, final), f"request {number} has another answer when it is streamed"
+            check_outputs(events, self.config().interface, requests[number])
 
     @driven
     async def test_an_abort_leaves_nothing(self) -> None:
@@ -128,8 +132,8 @@ def _references(stage: StageSpec) -> Iterator[str]:
     yield from (each for each in (*named, *stage.project_payload.values()) if each is not None)
 
 
-async def _final(client: AsyncPipe, request: OmniRequest) -> dict[str, Any]:
-    return {event.stage: event.data async for event in client.stream(request) if event.final}
+async def _events(client: AsyncPipe, request: OmniRequest) -> list[StreamEvent]:
+    return [event async for event in client.stream(request)]
 
 
 def _left(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:

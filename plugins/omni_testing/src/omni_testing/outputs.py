@@ -1,0 +1,83 @@
+"""Checks of the results that a pipeline sends to its client: transcripts and sounds, streamed beside whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from omni_core.coordinator import StreamEvent
+from omni_core.interface import TRANSCRIPTION, Interface
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import Segment, Transcript, TranscriptChunk, Word
+
+_LATE = 1e-3
+"""Seconds by which times may disagree: of models, they are rounded."""
+
+
+def check_outputs(events: Iterable[StreamEvent], interface: Interface | None, request: OmniRequest) -> None:
+    """Check what was streamed for one request, and its final results.
+
+    Raises:
+        AssertionError: what is wrong, and of which stage.
+    """
+    by_stage: dict[str, list[StreamEvent]] = {}
+    for event in events:
+        by_stage.setdefault(event.stage, []).append(event)
+    writer = None if interface is None else interface.roles.get(TRANSCRIPTION)
+    for stage, found in by_stage.items():
+        chunks, results = ([each.data for each in found if each.final is final] for final in (False, True))
+        for result in results:
+            if stage == writer or isinstance(result, Transcript):
+                try:
+                    check_transcript(chunks, result, _timestamps(interface, request))
+                except AssertionError as error:
+                    raise AssertionError(f"stage {stage!r}: {error}") from None
+
+
+def _timestamps(interface: Interface | None, request: OmniRequest) -> str:
+    """Return the times that a request asks for, in the group of the transcription role or at the top level."""
+    groups = [each.name for each in interface.groups if each.role == TRANSCRIPTION] if interface is not None else []
+    places = [request.params, *(request.params.get(name) or {} for name in groups)]
+    return next((str(each["timestamps"]) for each in places if "timestamps" in each), "none")
+
+
+def check_transcript(chunks: Sequence[Any], result: Any, timestamps: str = "none") -> None:
+    """Check a transcript and the chunks that were streamed before it.
+
+    Args:
+        timestamps: those that were asked for, of :data:`omni_core.interface.TIMESTAMPS`.
+
+    Raises:
+        AssertionError: what is wrong.
+    """
+    assert isinstance(result, Transcript), f"a transcript finishes with a Transcript, not {type(result).__name__}"
+    assert result.finish_reason in ("stop", "length"), f"finish_reason: {result.finish_reason!r} is none"
+    for each in chunks:
+        assert isinstance(each, TranscriptChunk), (
+            f"a transcript is streamed as TranscriptChunk, not {type(each).__name__}"
+        )
+    if chunks:
+        whole = "".join(each.text for each in chunks)
+        assert whole == result.text, (
+            f"the final text of the chunks is not that of the result: {whole!r}, {result.text!r}"
+        )
+        for name in ("segments", "words"):
+            streamed = [one for each in chunks for one in getattr(each, name)]
+            assert streamed in ([], getattr(result, name)), f"the {name} of the chunks are not those of the result"
+    if result.text.strip():
+        assert timestamps == "none" or result.segments, f"timestamps={timestamps}: there are no segments"
+        assert timestamps != "word" or result.words, "timestamps=word: there are no words"
+    _check_times("segments", result.segments, result.duration)
+    _check_times("words", result.words, result.duration)
+
+
+def _check_times(name: str, timed: Sequence[Segment | Word], duration: float | None) -> None:
+    end = float("inf") if duration is None else duration + _LATE
+    for index, each in enumerate(timed):
+        assert 0 <= each.start <= each.end <= end, (
+            f"{name}[{index}]: from {each.start} to {each.end} s, of a sound of {duration} s"
+        )
+        assert each.confidence is None or 0 <= each.confidence <= 1, f"{name}[{index}].confidence: {each.confidence}"
+    for one, other in pairwise(timed):
+        assert one.start <= other.start, f"{name}: one starts at {one.start} s and the next at {other.start} s"

@@ -1,0 +1,103 @@
+"""Transcripts as a pipeline sends them: a toy that follows the rules, by the suite and by each client, and what breaks each rule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from recogniser import INTERFACE, recogniser, recording
+
+import omni_core as omni
+from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator import StreamEvent
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import Segment, TextChunk, TextResult, Transcript, TranscriptChunk, Word
+from omni_testing import PipelineConformance
+from omni_testing.outputs import check_outputs, check_transcript
+
+
+@pytest.fixture(autouse=True)
+def stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+
+
+def asked(seconds: float, **params: Any) -> OmniRequest:
+    parts = [{"type": "audio", "data": recording(seconds)}]
+    return OmniRequest({"messages": [{"role": "user", "content": parts}]}, params)
+
+
+class TestRecogniser(PipelineConformance):
+    def config(self) -> PipelineConfig:
+        return recogniser()
+
+    def requests(self) -> list[OmniRequest]:
+        return [asked(0.5, timestamps="word", diarize=True), asked(0.35, language="de", timestamps="segment"), asked(0)]
+
+
+def test_a_reply_has_the_transcript_and_its_pieces() -> None:
+    with omni.open(recogniser()) as pipe:
+        reply = pipe.chat("", audio=recording(0.45), timestamps="word", diarize=True)
+        streamed = pipe.chat("", audio=recording(0.45), stream=True)
+        pieces = list(streamed)
+    assert reply.text == "one two three four"
+    assert reply.usage.completion_tokens == 4
+    assert reply.transcript is not None
+    assert (reply.transcript.language, reply.transcript.speakers) == ("en", ["A", "B"])
+    assert reply.transcript.words[3] == Word("four", pytest.approx(0.3), pytest.approx(0.4), "B", 0.5)
+    assert [str(each) for each in pieces] == ["one", " two", " three", " four"]
+    assert all(isinstance(each, omni.TranscriptPiece) for each in pieces)
+    assert [each.tentative for each in pieces if isinstance(each, omni.TranscriptPiece)] == [
+        " two?",
+        " three?",
+        " four?",
+        "",
+    ]
+    assert streamed.reply.text == "one two three four"
+    assert streamed.reply.transcript is not None
+    assert not streamed.reply.transcript.words
+
+
+CHUNKS = [
+    TranscriptChunk("one", " too"),
+    TranscriptChunk(" two", "", [Segment("one two", 0.0, 1.0)], [Word("one", 0.0, 0.4), Word("two", 0.5, 1.0)]),
+]
+RESULT = Transcript("one two", "en", CHUNKS[1].segments, CHUNKS[1].words, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda: (CHUNKS, TextResult("one two")), "finishes with a Transcript, not TextResult"),
+        (lambda: ([TextChunk("one two")], RESULT), "streamed as TranscriptChunk, not TextChunk"),
+        (lambda: (CHUNKS[:1], RESULT), "the final text of the chunks is not that of the result"),
+        (lambda: (CHUNKS, evolve(RESULT, words=[])), "the words of the chunks are not"),
+        (lambda: ([], evolve(RESULT, segments=[])), "timestamps=word: there are no segments"),
+        (lambda: ([], evolve(RESULT, words=[])), "there are no words"),
+        (
+            lambda: ([], evolve(RESULT, words=[Word("two", 0.5, 1.1)])),
+            r"words\[0\]: from 0.5 to 1.1 s, of a sound of 1.0",
+        ),
+        (lambda: ([], evolve(RESULT, words=[Word("two", 0.5, 0.4)])), r"words\[0\]: from 0.5 to 0.4 s"),
+        (lambda: ([], evolve(RESULT, words=RESULT.words[::-1])), "words: one starts at 0.5 s and the next at 0.0 s"),
+        (lambda: ([], evolve(RESULT, words=[Word("two", 0, 1, None, 2.0)])), "confidence: 2.0"),
+        (lambda: ([], evolve(RESULT, finish_reason="cut")), "finish_reason: 'cut' is none"),
+    ],
+)
+def test_each_rule_of_transcripts_is_checked(break_it: Callable[[], tuple[list[Any], Any]], words: str) -> None:
+    check_transcript(CHUNKS, RESULT, "word")
+    with pytest.raises(AssertionError, match=words):
+        check_transcript(*break_it(), timestamps="word")
+
+
+def test_the_suite_checks_what_the_request_asked_for_and_names_the_stage() -> None:
+    events = [StreamEvent("listen", evolve(RESULT, words=[]), final=True)]
+    check_outputs(events, INTERFACE, OmniRequest({}, {"timestamps": "segment"}))
+    for params in ({"timestamps": "word"}, {"listen": {"timestamps": "word"}}):
+        with pytest.raises(AssertionError, match="stage 'listen': timestamps=word: there are no words"):
+            check_outputs(events, INTERFACE, OmniRequest({}, params))
+    with pytest.raises(AssertionError, match=r"stage 'listen': .* not TextResult"):
+        check_outputs([StreamEvent("listen", TextResult("x"), final=True)], INTERFACE, OmniRequest())
