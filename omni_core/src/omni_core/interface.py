@@ -191,7 +191,8 @@ class Interface:
         roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`, :data:`TRANSCRIPTION`.
         inputs: kinds of message parts that it takes (``text``, ``image``, ``audio``, ``video``), and ``reference`` if it can speak with
             the voice of a recording.
-        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``.
+        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``, and ``transcript`` if a pipeline that also
+            answers can be asked to write a recording down and no more.
         groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.

@@ -15,8 +15,9 @@ import numpy as np
 from attrs import define, evolve, field
 
 from omni_core.errors import RequestAbortedError
+from omni_core.interface import TEXT
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult, Transcript, TranscriptChunk
 from omni_serve.auth import Key
 from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
@@ -46,22 +47,25 @@ class Call:
 
     Attributes:
         speech: true if it is answered with speech.
+        transcribes: true if its text is that of a transcript; otherwise a pipeline that also answers keeps what it has heard to itself.
         body: what it holds of the budget of bodies, until the pipeline has its inputs; the guard has counted it as a request of its key in
             progress.
         arrived: ``time.perf_counter`` of its arrival.
-        usage: tokens by name, as the pipeline counts them. result: the whole text, as the pipeline gave it.
+        usage: tokens by name, as the pipeline counts them. transcript: the whole of it, with its times.
     """
 
     server: Server
     key: Key
     request: OmniRequest
     speech: bool
+    transcribes: bool = field(default=False, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
     identity: str = field(factory=lambda: random_hex(16))
     usage: dict[str, int] = field(factory=dict)
     finish_reason: str = "stop"
     notices: list[str] = field(factory=list)
+    transcript: Transcript | None = None
     audio_seconds: float = 0.0
     _first_sound: float | None = None
     _last_sound: float = 0.0
@@ -129,13 +133,20 @@ class Call:
 
     def _piece(self, data: Any) -> str | Sound | None:
         """Return what a result adds: a stage that has streamed adds nothing with its whole result."""
-        if isinstance(data, TextChunk):
+        if (
+            isinstance(data, TranscriptChunk | Transcript)
+            and not self.transcribes
+            and TEXT in self.server.interface.roles
+        ):
+            return None
+        if isinstance(data, TextChunk | TranscriptChunk):
             return self._text(data.text)
         if isinstance(data, AudioChunk):
             return self._sound(data)
-        if isinstance(data, TextResult):
+        if isinstance(data, TextResult | Transcript):
             self.usage, self.finish_reason = dict(data.usage), data.finish_reason
             self.notices += data.notices
+            self.transcript = data if isinstance(data, Transcript) else self.transcript
             return None if self._wrote else self._text(data.text)
         if isinstance(data, AudioResult):
             self.notices += data.notices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,8 @@ from omni_serve.errors import ApiError, invalid
 
 _FIELDS = 64
 _FIELD_BYTES = 1 << 20
+_TYPED_CHARACTERS = 10_000
+"""The longest field of a form that is read as a number, a truth value, or a list of them."""
 
 
 async def read_form(request: Request) -> FormData:
@@ -31,8 +34,11 @@ async def read_form(request: Request) -> FormData:
         raise invalid(f"The form cannot be read: {problem}", code="invalid_form") from None
 
 
-def check_fields(form: FormData, known: Iterable[str], file: str) -> None:
-    """Raise ApiError 400 for a field that is not read, is there twice, or is a file though it is not the one called ``file``."""
+def check_fields(form: FormData, known: Iterable[str], file: str, several: str | None = None) -> None:
+    """Raise ApiError 400 for a field that is not read, is there twice, or is a file though it is not the one called ``file``.
+
+    ``several``: the field that may be there more than once.
+    """
     names, known = [name for name, _ in form.multi_items()], list(known)
     for name in names:
         if name not in known:
@@ -41,7 +47,7 @@ def check_fields(form: FormData, known: Iterable[str], file: str) -> None:
                 name,
                 "unsupported_parameter",
             )
-        if names.count(name) > 1:
+        if name != several and names.count(name) > 1:
             raise invalid(f"{name}: given twice", name, "invalid_value")
         if name != file and isinstance(form[name], UploadFile):
             raise invalid(f"{name}: must be text, is a file", name, "invalid_type")
@@ -55,6 +61,16 @@ async def upload(file: UploadFile, field: str, most_mib: float) -> bytes:
     if not data:
         raise invalid(f"{field}: the file is empty", field, "invalid_value")
     return data
+
+
+def typed(name: str, value: str, kind: str) -> Any:
+    """Return a form's text as a value of a parameter's type: of numbers and truth values as JSON writes them. Raises ApiError 400."""
+    if kind == "string":
+        return value
+    try:
+        return json.loads(value if len(value) <= _TYPED_CHARACTERS else "")
+    except (ValueError, RecursionError):
+        raise invalid(f"{name}: must be of the type {kind}, is {shown(value)}", name, "invalid_type") from None
 
 
 def form_schema(fields: dict[str, str], required: list[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ parameters (``width`` and ``height`` are given as ``size``).
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -20,14 +19,14 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.errors import InvalidRequestError, shown
+from omni_core.errors import InvalidRequestError
 from omni_core.interface import Parameter
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import ImageChunk, ImageResult
 from omni_serve.bodies import Base64, RawRoute, body_of, media_response, schema
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
-from omni_serve.forms import form_schema, read_form, upload
+from omni_serve.forms import form_schema, read_form, typed, upload
 from omni_serve.media import check_media
 from omni_serve.parameters import merged
 from omni_serve.pictures import FORMATS, encoded
@@ -49,10 +48,6 @@ _NEUTRAL: dict[str, tuple[str, ...]] = {
     "style": ("natural",),
 }
 """Values of OpenAI's parameters of images that change nothing here, where the pipeline has no parameter of the name."""
-
-
-_TYPED_CHARACTERS = 10_000
-"""The longest field of a form that is read as a number, a truth value, or a list of them."""
 
 
 class ImageRequest(BaseModel):
@@ -146,18 +141,8 @@ async def _form(server: Server, request: Request) -> tuple[dict[str, Any], list[
         elif name in fields:
             raise invalid(f"{name}: given twice", name, "invalid_value")
         else:
-            fields[name] = _typed(name, value, types.get(name, "string"))
+            fields[name] = typed(name, value, types.get(name, "string"))
     return fields, files
-
-
-def _typed(name: str, value: str, kind: str) -> Any:
-    """Return a form's text as a value of a parameter's type: of numbers and truth values as JSON writes them."""
-    if kind == "string":
-        return value
-    try:
-        return json.loads(value if len(value) <= _TYPED_CHARACTERS else "")
-    except (ValueError, RecursionError):
-        raise invalid(f"{name}: must be of the type {kind}, is {shown(value)}", name, "invalid_type") from None
 
 
 class _ImageCall(Call):

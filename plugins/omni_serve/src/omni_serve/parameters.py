@@ -134,7 +134,7 @@ class ParameterNames:
             if name in LENGTHS and self._length is not None:
                 if length is not None:
                     raise invalid(f"{name}: given twice, here and as {length}", name, "invalid_value")
-                params[self._length.name], length = _checked(self._length, value, name), name
+                params[self._length.name], length = checked_value(self._length, value, name), name
             elif name in self._params:
                 params[name] = value
             elif name == "stage_sampling":
@@ -201,7 +201,7 @@ def _mapping(value: Any, where: str, title: str) -> Mapping[str, Any]:
     return value
 
 
-def _checked(parameter: Parameter, value: Any, name: str) -> Any:
+def checked_value(parameter: Parameter, value: Any, name: str) -> Any:
     """Return a value; an error has the client's name for the parameter."""
     try:
         return parameter.check(value, name)

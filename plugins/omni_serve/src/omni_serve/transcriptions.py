@@ -1,103 +1,119 @@
-"""``POST /v1/audio/transcriptions``: a recording is written down, by instruction: the pipeline answers a fixed prompt that it declares."""
+"""``POST /v1/audio/transcriptions``: a recording is written down by the pipeline's stage for that, or by a prompt that it declares."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import math
+import zlib
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from attrs import frozen
 from fastapi import APIRouter
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from omni_core.errors import shown
-from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import Segment, Transcript, Word
 from omni_serve.bodies import json_response
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
-from omni_serve.forms import check_fields, form_schema, read_form, upload
+from omni_serve.forms import check_fields, form_schema, read_form, typed, upload
 from omni_serve.media import check_media
+from omni_serve.recognition import has_recogniser, parameters_of, transcription_request, writes_down
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
 
 router = APIRouter(tags=["speech"])
 
-_FIELDS = ("file", "model", "language", "prompt", "response_format", "stream", "temperature")
+_GIVEN = ("language", "prompt", "temperature")
+_TIMES = "timestamp_granularities[]"
+_FIELDS = ("file", "model", *_GIVEN, "response_format", "stream")
 _FORMATS = ("json", "text", "verbose_json")
+_SCHEMA = {name: "binary" if name == "file" else "string" for name in (*_FIELDS, _TIMES)}
 
 
-@router.post(
-    "/v1/audio/transcriptions",
-    openapi_extra=form_schema({name: "binary" if name == "file" else "string" for name in _FIELDS}, ["file", "model"]),
-)
+@router.post("/v1/audio/transcriptions", openapi_extra=form_schema(_SCHEMA, ["file", "model"]))
 async def create_transcription(request: Request) -> Response:
     """Write down what is said in a recording."""
     server = server_of(request)
     form = await read_form(request)
-    call, form_of_answer, streamed, seconds = await _call(server, request, form)
-    if streamed:
+    asked = _read(server, form)
+    data, seconds = await _recording(server, form)
+    omni = transcription_request(server, data, asked.given)
+    call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=request.scope["omni.body"])
+    if asked.stream:
         return Stream(_events(call), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
     text, _, _ = await unless_gone(request, call.whole())
+    _check_whole(call)
     text = text.strip()
-    if form_of_answer == "text":
+    if asked.format == "text":
         return PlainTextResponse(text + "\n")
-    answer: dict[str, Any] = {"text": text, "usage": _usage(call)}
-    if form_of_answer == "verbose_json":
-        # Without segments and words: nothing here knows when each was said. Nor which language it was, if nobody has told.
-        answer |= {"task": "transcribe", "language": str(form.get("language") or ""), "duration": seconds or 0.0}
-    return json_response(answer)
+    if asked.format == "json":
+        return json_response({"text": text, "usage": _usage(call)})
+    return json_response({"text": text, **_verbose(call.transcript or Transcript(text), asked, seconds)})
 
 
-async def _call(server: Server, request: Request, form: FormData) -> tuple[Call, str, bool, float | None]:
-    """Return the call, the form of its answer, if it is streamed, and the seconds of the recording."""
-    check_fields(form, _FIELDS, "file")
+@frozen
+class _Asked:
+    """The fields of a form beside the recording. ``times``: of segments and words, those that are wanted."""
+
+    given: dict[str, Any]
+    format: str
+    times: list[str]
+    stream: bool
+
+
+def _read(server: Server, form: FormData) -> _Asked:
+    interface, declared = server.interface, parameters_of(server.interface)
+    own = [_TIMES, *(name for name in declared if name != "timestamps")] if has_recogniser(interface) else []
+    check_fields(form, [*_FIELDS, *own], "file", several=_TIMES)
     model = form.get("model")
     if not isinstance(model, str):
         raise invalid("model: field required", "model", "missing_required_parameter")
     server.check_model(model)
-    prompt = server.interface.prompts.get("transcription")
-    if prompt is None:
+    if not writes_down(interface):
         raise invalid("This pipeline declares no way to write down recordings.", code="unsupported_operation")
-    answer = str(form.get("response_format") or "json")
-    if answer not in _FORMATS:
-        raise invalid(
-            f"response_format: must be {', '.join(_FORMATS)}, is {shown(answer)}",
-            "response_format",
-            "unsupported_value",
-        )
+    answer = _one_of("response_format", str(form.get("response_format") or "json"), _FORMATS)
     streamed = str(form.get("stream") or "false").lower()
     if streamed not in ("true", "false"):
         raise invalid(f"stream: must be true or false, is {shown(streamed)}", "stream", "invalid_type")
     if streamed == "true" and answer != "json":
         raise invalid(f"stream: events are JSON; remove response_format={answer}", "stream", "unsupported_value")
+    times = [_one_of(_TIMES, str(each), ("segment", "word")) for each in form.getlist(_TIMES)]
+    if times and answer != "verbose_json":
+        raise invalid(f"{_TIMES}: only verbose_json has them; set response_format", _TIMES, "unsupported_value")
+    given: dict[str, Any] = {name: form.get(name) for name in _GIVEN}
+    given["temperature"] = _temperature(form.get("temperature"))
+    for name in set(own) & form.keys() - {*_GIVEN, _TIMES}:
+        given[name] = typed(name, str(form[name]), declared[name].type)
+    if "timestamps" in declared and answer == "verbose_json":
+        given["timestamps"] = "word" if "word" in times else "segment"
+    elif times:
+        raise invalid(f"{_TIMES}: this pipeline tells no times", _TIMES, "unsupported_parameter")
+    return _Asked(given, answer, times or ["segment"], streamed == "true")
+
+
+async def _recording(server: Server, form: FormData) -> tuple[bytes, float | None]:
+    """Return the recording and its seconds."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise invalid("file: a file is needed", "file", "missing_required_parameter")
     limits = server.settings.limits
     try:
         data = await upload(file, "file", limits.media_mib)
-        seconds = (await asyncio.to_thread(check_media, "audio", data, "file", limits)).seconds
+        return data, (await asyncio.to_thread(check_media, "audio", data, "file", limits)).seconds
     except ApiError as error:
         error.param = "file"
         raise
-    if language := form.get("language"):
-        prompt += f" The language is: {language}."
-    if hint := form.get("prompt"):
-        prompt += f" Follow the spelling and the style of this text: {hint}"
-    given: dict[str, Any] = {"temperature": _temperature(form.get("temperature"))}
-    parameters = server.parameters.read(given)
-    content = [{"type": "audio", "data": data}, {"type": "text", "text": prompt}]
-    modalities = ["text"] if "text" in server.interface.outputs else None
-    inputs = {"messages": [{"role": "user", "content": content}]}
-    omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
-    return (
-        Call(server, key_of(request), omni, speech=False, body=request.scope["omni.body"]),
-        answer,
-        streamed == "true",
-        seconds,
-    )
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise invalid(f"{name}: must be {', '.join(choices)}, is {shown(value)}", name, "unsupported_value")
+    return value
 
 
 def _temperature(value: Any) -> float | None:
@@ -109,6 +125,16 @@ def _temperature(value: Any) -> float | None:
         raise invalid(f"temperature: must be a number, is {shown(value)}", "temperature", "invalid_type") from None
 
 
+def _check_whole(call: Call) -> None:
+    """Raise ApiError 413 if a limit has cut the transcript: one with less would look like the whole."""
+    found = call.transcript
+    if found is not None and found.finish_reason == "length":
+        end = max([each.end for each in found.segments] + [each.end for each in found.words], default=None)
+        heard = "" if end is None else f" after {end:.1f} s"
+        message = f"file: the transcript was cut{heard} by a limit of the pipeline; send the recording in shorter parts"
+        raise ApiError(413, message, param="file", code="transcript_cut")
+
+
 async def _events(call: Call) -> AsyncGenerator[bytes]:
     text = ""
     async with aclosing(call.pieces()) as pieces:
@@ -116,6 +142,7 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
             if isinstance(piece, str):
                 text += piece
                 yield event({"type": "transcript.text.delta", "delta": piece})
+    _check_whole(call)
     yield event({"type": "transcript.text.done", "text": text, "usage": _usage(call)})
     yield b"data: [DONE]\n\n"
 
@@ -128,3 +155,40 @@ def _usage(call: Call) -> dict[str, Any]:
         "output_tokens": usage["completion_tokens"],
         "total_tokens": usage["total_tokens"],
     }
+
+
+def _verbose(found: Transcript, asked: _Asked, seconds: float | None) -> dict[str, Any]:
+    """Return what the verbose form has beside the text: nothing that neither the pipeline nor the client has said."""
+    duration = next((each for each in (found.duration, seconds) if each is not None), 0.0)
+    answer: dict[str, Any] = {
+        "task": asked.given.get("task", "transcribe"),
+        "language": found.language or asked.given.get("language") or "",
+        "duration": duration,
+        "usage": {"type": "duration", "seconds": duration},
+    }
+    if "segment" in asked.times and found.segments:
+        answer["segments"] = [_segment(number, each) for number, each in enumerate(found.segments)]
+    if "word" in asked.times:
+        answer["words"] = [{"word": each.text, **_times(each)} for each in found.words]
+    return answer
+
+
+def _segment(number: int, segment: Segment) -> dict[str, Any]:
+    """Return a segment with all that OpenAI's has. Figures that the pipeline does not know are 0."""
+    data = segment.text.encode()
+    return {
+        "id": number,
+        "seek": round(segment.start * 100),
+        "text": segment.text,
+        "tokens": segment.token_ids,
+        "temperature": segment.temperature,
+        "avg_logprob": math.log(segment.confidence) if segment.confidence else 0.0,
+        "compression_ratio": len(data) / len(zlib.compress(data)),
+        "no_speech_prob": segment.no_speech or 0.0,
+        **_times(segment),
+    }
+
+
+def _times(timed: Segment | Word) -> Mapping[str, Any]:
+    known = {"speaker": timed.speaker, "confidence": timed.confidence}
+    return {"start": timed.start, "end": timed.end, **{name: each for name, each in known.items() if each is not None}}

@@ -17,6 +17,7 @@ from omni_serve.realtime.actions import Start, Transcribe
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import Offer, ServerVad, SessionConfig
 from omni_serve.realtime.items import recording
+from omni_serve.recognition import transcription_request, writes_down
 from omni_serve.server import Server
 from omni_serve.voice_names import apply_voice
 
@@ -38,7 +39,7 @@ def offer_of(server: Server, key: Key) -> Offer:
         inputs=tuple(interface.inputs),
         outputs=tuple(interface.outputs),
         tools=interface.tool_format,
-        transcribes="transcription" in interface.prompts,
+        transcribes=writes_down(interface),
         check=check,
         vad=ServerVad(
             type="server_vad",
@@ -84,19 +85,12 @@ class Turns:
         return Call(server, self.key, request, speech=config.speaks)
 
     def transcription(self, asked: Transcribe) -> Call:
-        """Return the call that writes a recording down."""
-        server = self.server
-        prompt = server.interface.prompts["transcription"]
-        if asked.language:
-            prompt += f" The language is: {asked.language}."
-        if asked.prompt:
-            prompt += f" Follow the spelling and the style of this text: {asked.prompt}"
-        content = [{"type": "audio", "data": asked.recording}, {"type": "text", "text": prompt}]
-        metadata: dict[str, Any] = {}
-        self._stay(metadata)
-        modalities = ["text"] if "text" in server.interface.outputs else None
-        request = OmniRequest({"messages": [{"role": "user", "content": content}]}, {}, modalities, metadata)
-        return Call(server, self.key, request, speech=False)
+        """Return the call that writes a recording down. Raises ApiError as :func:`transcription_request`."""
+        request = transcription_request(
+            self.server, asked.recording, {"language": asked.language, "prompt": asked.prompt}
+        )
+        self._stay(request.metadata)
+        return Call(self.server, self.key, request, speech=False, transcribes=True)
 
     def _stay(self, metadata: dict[str, Any]) -> None:
         for stage in self.server.pipe.config.stages:

@@ -203,8 +203,8 @@ class Connection:
             self._perform(session.finished(identity, self._now(), call.usage, call.finish_reason))
 
     async def _transcribe(self, asked: Transcribe) -> None:
-        call = self._turns.transcription(asked)
         try:
+            call = self._turns.transcription(asked)
             text, _, _ = await call.whole()
         except ApiError as error:
             self._perform(self._session.transcribed(asked.item, error, {}))

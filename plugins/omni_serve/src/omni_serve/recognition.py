@@ -1,0 +1,74 @@
+"""Requests that write a recording down: to the stage whose role that is, else by a prompt that the pipeline declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omni_core.interface import TEXT, TRANSCRIPTION, Interface, Parameter
+from omni_core.protocol.messages import OmniRequest
+from omni_serve.errors import invalid
+from omni_serve.parameters import checked_value
+from omni_serve.server import Server
+
+TRANSCRIPT = "transcript"
+"""The modality of a transcript alone, from a pipeline that also answers. One that does nothing else may call it text."""
+
+
+def has_recogniser(interface: Interface) -> bool:
+    """Return whether a request can be written down by a stage of its own."""
+    return TRANSCRIPTION in interface.roles and (TRANSCRIPT in interface.outputs or TEXT not in interface.roles)
+
+
+def writes_down(interface: Interface) -> bool:
+    """Return whether the pipeline can write recordings down."""
+    return has_recogniser(interface) or "transcription" in interface.prompts
+
+
+def parameters_of(interface: Interface) -> dict[str, Parameter]:
+    """Return the parameters of the stage that writes recordings down, by their names."""
+    groups = [each for each in interface.groups if each.role == TRANSCRIPTION] if has_recogniser(interface) else []
+    return {name: parameter for group in groups for parameter in group.parameters for name in parameter.names}
+
+
+def transcription_request(server: Server, recording: bytes, given: Mapping[str, Any]) -> OmniRequest:
+    """Return the request that writes a recording down.
+
+    Args:
+        given: parameters by OpenAI's names; ``None`` and empty texts are not given.
+
+    Raises:
+        ApiError: 400, the pipeline cannot do that, or does not honour one of them.
+    """
+    interface = server.interface
+    given = {name: value for name, value in given.items() if value not in (None, "")}
+    content: list[dict[str, Any]] = [{"type": "audio", "data": recording}]
+    if has_recogniser(interface):
+        declared = parameters_of(interface)
+        asked = {each: _declared(declared, each, value) for each, value in given.items() if not _is_usual(each, value)}
+        parameters = server.parameters.read({"stage_sampling": {TRANSCRIPTION: asked}} if asked else {})
+    else:
+        prompt = interface.prompts.get("transcription")
+        if prompt is None:
+            raise invalid("This pipeline declares no way to write down recordings.", code="unsupported_operation")
+        if language := given.pop("language", None):
+            prompt += f" The language is: {language}."
+        if hint := given.pop("prompt", None):
+            prompt += f" Follow the spelling and the style of this text: {hint}"
+        content.append({"type": "text", "text": prompt})
+        parameters = server.parameters.read(given)
+    modalities = next(([each] for each in (TRANSCRIPT, "text") if each in interface.outputs), None)
+    inputs = {"messages": [{"role": "user", "content": content}]}
+    return OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
+
+
+def _is_usual(name: str, value: Any) -> bool:
+    """Return whether a value is what happens without it."""
+    return (name, value) in (("temperature", 0), ("task", "transcribe"), ("timestamps", "none"))
+
+
+def _declared(declared: Mapping[str, Parameter], name: str, value: Any) -> Any:
+    if name not in declared:
+        message = f"{name}: this pipeline does not honour this parameter; it knows: {', '.join(declared) or 'none'}"
+        raise invalid(message, name, "unsupported_parameter")
+    return checked_value(declared[name], value, name)
