@@ -169,6 +169,7 @@ CONFORMANCE = {
         "omni_testing:PresetConformance",
         "omni_testing:ProjectionConformance",
         "omni_testing:PluginConformance",
+        "omni_testing:CheckpointConformance",
     ]
 }
 

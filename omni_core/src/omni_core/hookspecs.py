@@ -189,8 +189,14 @@ class PipelineComponent(Component):
         default_model: what to use when no ``--model`` is given: a callable reference
             ``() -> tuple[path, notice]`` that may make a model and says in ``notice`` what it is.
         architectures: the ``architectures`` (or the ``model_type``) in the ``config.json`` of the checkpoints for which this pipeline is
-            the one to run: ``omni run FOLDER`` finds it by them.
+            the one to run, or the ``_class_name`` in their ``model_index.json``: ``omni run FOLDER`` finds it by them.
+        fallback: ``(folder) -> str | None``: claims a checkpoint whose architecture is in no installed pipeline's ``architectures``, nor in
+            those of a known distribution that could be installed. ``None``: it can run the one in this folder; a text says why not. It
+            reads the config alone, and imports neither torch nor transformers.
         interface: what it offers: request parameters, modalities, voices. The config gets it where the target sets none.
+        interface_from: ``(path) -> Interface``: what it offers on one checkpoint, read from the config in its folder (of a hub id only that
+            file may be there), or from the file that was named as the model. It is used in place of ``interface`` where the model is
+            known; like that it may import neither torch nor transformers.
         config_folder_fn: ``(model) -> folder``: fetches the ``config.json`` of a checkpoint that is no folder here (a hub id), so that
             ``omni run MODEL`` finds the pipeline; called in the parent.
         presets: the folder of deploy files that its distribution has as package data, ``"my_model:presets"``: ``NAME.yaml`` in it is the
@@ -204,7 +210,9 @@ class PipelineComponent(Component):
     options: dict[str, str] = field(factory=dict, kw_only=True)
     default_model: Reference | None = field(default=None, kw_only=True)
     architectures: tuple[str, ...] = field(default=(), kw_only=True)
+    fallback: Reference | None = field(default=None, kw_only=True)
     interface: Interface | None = field(default=None, kw_only=True)
+    interface_from: Reference | None = field(default=None, kw_only=True)
     config_folder_fn: Reference | None = field(default=None, kw_only=True)
     presets: Reference | None = field(default=None, kw_only=True)
     imports: dict[str, str] = field(factory=dict, kw_only=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import claiming
 import click
 import pytest
 from click.testing import CliRunner
 
+import omni_cli.deploy.source
 from omni_cli.request.parameter_flags import GIVEN, parameter_flags
+from omni_cli.request.run import run
 from omni_core.cli.request import set_at
 from omni_core.config.loading import parse_assignment
 from omni_core.errors import ConfigError
 from omni_core.interface import SEED, SPEECH, TEXT, Interface, Parameter, ParameterGroup
+from omni_core.plugins import PluginRecord, PluginRegistry
 
 COMMON = [
     Parameter("temperature", "number", "how hot", 0.0, minimum=0, maximum=2),
@@ -97,3 +103,15 @@ def test_a_place_is_taken_once() -> None:
     for path in (("params", "a", "b"), ("params", "a"), ("params", "a", "b", "c", "d")):
         with pytest.raises(click.UsageError, match="given twice"):
             set_at(tree, path, 2, "--param")
+
+
+def test_flags_are_those_of_the_named_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = PluginRegistry([PluginRecord("p", "d", "1", "m", components={"omni_pipelines": [claiming.COMPONENT]})])
+    monkeypatch.setattr(omni_cli.deploy.source, "load_plugins", lambda: registry)
+    (tmp_path / "config.json").write_text(json.dumps(claiming.CONFIG))
+    (tmp_path / "deploy.yaml").write_text(f"model_path: {tmp_path}\n")
+    named = (["--model", str(tmp_path)], ["--config", str(tmp_path / "deploy.yaml")])
+    for given in named:
+        answer = CliRunner().invoke(run, ["speaker", *given, "--help"], catch_exceptions=False)
+        assert "[ann, bo]" in answer.output, answer.output
+    assert "--speaker" not in CliRunner().invoke(run, ["speaker", "--help"], catch_exceptions=False).output

@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from omni_core.client.checkpoints import interface_of
 from omni_core.config.loading import is_file, parse_assignment, read_yaml
 from omni_core.config.overrides import Override, ResolvedConfig, overridden, parse_flag
 from omni_core.config.schema import PipelineConfig
@@ -120,7 +121,7 @@ class PipelineSource:
             model, notice = load(component.default_model)()
             self.notices.append(notice)
         config: PipelineConfig = load(component.target)(model, **options)
-        return config if config.interface is not None else evolve(config, interface=component.interface)
+        return config if config.interface is not None else evolve(config, interface=interface_of(component, model))
 
     def refuse_source(self, kind: str) -> None:
         """Raise a ConfigError if a model or an option is given beside what has them."""

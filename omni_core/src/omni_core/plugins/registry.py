@@ -108,7 +108,7 @@ def answer_of(component: Component) -> str | None:
     missing = [name for name in component.requires if not _installed(name)]
     if missing:
         return f"module {missing[0]!r} is not installed"
-    for field in ("target", "conformance", "default_model", "reference"):
+    for field in ("target", "conformance", "default_model", "reference", "interface_from", "fallback"):
         reference = getattr(component, field, None)
         if reference is not None and (wrong := problem(reference)):
             return Defect(f"its {field} {reference!r}: {wrong}")

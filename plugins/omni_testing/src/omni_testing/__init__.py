@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from omni_testing.checkpoints import CheckpointConformance
     from omni_testing.feedback import FeedbackConformance
     from omni_testing.launcher import LauncherConformance
     from omni_testing.model_runner import ModelRunnerConformance
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from omni_testing.step_scheduler import StepSchedulerConformance
 
 __all__ = [
+    "CheckpointConformance",
     "FeedbackConformance",
     "LauncherConformance",
     "ModelRunnerConformance",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CheckpointConformance": "checkpoints",
     "FeedbackConformance": "feedback",
     "LauncherConformance": "launcher",
     "ModelRunnerConformance": "model_runner",

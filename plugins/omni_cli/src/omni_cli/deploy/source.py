@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import define
 
+from omni_cli.deploy.claims import claimant
 from omni_cli.deploy.declarations import declaration_problems
 from omni_cli.deploy.defaults import default_problems
 from omni_cli.deploy.files import (
@@ -28,8 +29,9 @@ from omni_cli.deploy.files import (
 from omni_cli.deploy.layers import Layer, LayeredConfig, apply, for_every_stage
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.platforms import platform
+from omni_core.client.checkpoints import interface_of
 from omni_core.client.source import EVERY, PipelineSource
-from omni_core.config.loading import expanded, is_file, read_yaml, structure
+from omni_core.config.loading import expanded, is_file, structure
 from omni_core.config.overrides import Override, Rule
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, PluginError, did_you_mean
@@ -55,7 +57,7 @@ class LayeredSource(PipelineSource):
         """
         registry = registry or load_plugins()
         deploy, flags = self.files(registry), self._flags()
-        below = deploy.layers(self.platform or platform()) if deploy is not None else []
+        below = self._below(deploy)
         config: PipelineConfig | dict[str, Any]
         origins, outside = dict[str, str](), tuple[str, ...]()
         problems = [*deploy.problems] if deploy is not None else []
@@ -90,20 +92,25 @@ class LayeredSource(PipelineSource):
         return is_folder or self._is_deploy(load_plugins()) or name in load_plugins().names("omni_pipelines")
 
     def interface(self) -> Interface | None:
-        """Return what the pipeline declares, without reading the weights of a checkpoint. Raises as :meth:`resolve`."""
+        """Return what the pipeline offers on its model, without reading weights. Raises as :meth:`resolve`."""
         if isinstance(self.name, PipelineConfig):
             return self.name.interface
         registry = load_plugins()
         deploy = self.files(registry)
         if deploy is not None and deploy.whole is not None:
             return structure(whole_values(deploy.whole)).interface
-        return self.component(registry).interface
+        chosen = source_values([*self._below(deploy), environment_layer(KEYS), *self._flags()])
+        component = self._chosen(deploy, chosen, registry)
+        return interface_of(component, self._model(chosen, registry))
 
     def component(self, registry: PluginRegistry) -> PipelineComponent:
         """Return the installed pipeline that is meant, of what is no whole config. Raises as :meth:`resolve`."""
         deploy = self.files(registry)
-        layers = deploy.layers(self.platform or platform()) if deploy is not None else []
-        return self._chosen(deploy, source_values([*layers, environment_layer(KEYS)]), registry)
+        return self._chosen(deploy, source_values([*self._below(deploy), environment_layer(KEYS)]), registry)
+
+    def _below(self, deploy: DeployFile | None) -> list[Layer]:
+        """Return the layers of the deploy files."""
+        return deploy.layers(self.platform or platform()) if deploy is not None else []
 
     def files(self, registry: PluginRegistry) -> DeployFile | None:
         """Return the deploy files that are named, with those that they are based on; ``None`` if there are none.
@@ -135,17 +142,21 @@ class LayeredSource(PipelineSource):
     def made(self, deploy: DeployFile | None, chosen: SourceValues, registry: PluginRegistry) -> PipelineConfig:
         """Return what the function of the chosen pipeline makes. Raises as :meth:`resolve`."""
         component = self._chosen(deploy, chosen, registry)
-        name, model = str(self.name), chosen.model
-        if not self._is_deploy(registry) and name not in registry.names("omni_pipelines"):
-            if self.model is not None:
-                raise ConfigError(
-                    f"{self.dashes}model: {name} is itself the checkpoint; name a pipeline or remove {self.dashes}model"
-                )
-            model = name
         try:
-            return self.built(component, model, chosen.options)
+            return self.built(component, self._model(chosen, registry), chosen.options)
         except Exception as error:
             raise chosen.explained(error, component.name) from error
+
+    def _model(self, chosen: SourceValues, registry: PluginRegistry) -> str | None:
+        """Return the checkpoint: the name itself, where it is one."""
+        name = str(self.name)
+        if self._is_deploy(registry) or name in registry.names("omni_pipelines"):
+            return chosen.model
+        if self.model is not None:
+            raise ConfigError(
+                f"{self.dashes}model: {name} is itself the checkpoint; name a pipeline or remove {self.dashes}model"
+            )
+        return name
 
     def _chosen(self, deploy: DeployFile | None, chosen: SourceValues, registry: PluginRegistry) -> PipelineComponent:
         """Return the pipeline that the name, or the key ``pipeline`` of a deploy file, means."""
@@ -172,14 +183,14 @@ class LayeredSource(PipelineSource):
         if name not in registry.names("omni_pipelines"):
             folder = expanded(name)
             if folder.is_dir():
-                return _serving(name, folder / "config.json", registry)
+                return claimant(name, folder, registry)
             known = [each for each in preset_names(registry) if each.startswith(f"{name.partition('/')[0]}/")]
             if "/" in name and known:
                 raise PluginError(
                     f"{name} is neither a folder nor a preset of that pipeline{did_you_mean(name, known)}"
                 )
             if _HUB_ID.fullmatch(name):
-                return _serving(name, _config_of(name, registry), registry)
+                return claimant(name, _fetched(name, registry), registry)
             if "/" in name:
                 raise PluginError(f"{name} is neither a pipeline nor a folder nor a hub id (OWNER/NAME)")
         try:
@@ -190,8 +201,8 @@ class LayeredSource(PipelineSource):
         return component
 
 
-def _config_of(name: str, registry: PluginRegistry) -> Path:
-    """Return the ``config.json`` of a checkpoint that is no folder here, from the first pipeline that can find it.
+def _fetched(name: str, registry: PluginRegistry) -> Path:
+    """Return a folder with the config of a checkpoint that is no folder here, from the first pipeline that can find it.
 
     Raises:
         PluginError: none can.
@@ -200,33 +211,10 @@ def _config_of(name: str, registry: PluginRegistry) -> Path:
     problem = "no installed pipeline fetches checkpoints"
     for finder in dict.fromkeys(each.config_folder_fn for each in components if each.config_folder_fn):
         try:
-            return Path(load(finder)(name)) / "config.json"
+            return Path(load(finder)(name))
         except ConfigError as error:
             problem = str(error)
     raise PluginError(
         f"{name} is neither a pipeline nor a folder, and as a hub id it cannot be read ({problem}). "
         f"Or name its pipeline: omni run PIPELINE --model {name}"
-    )
-
-
-def _serving(name: str, path: Path, registry: PluginRegistry) -> PipelineComponent:
-    """Return the installed pipeline that runs a checkpoint, by the architectures in its ``config.json``."""
-    if not path.is_file():
-        raise ConfigError(f"{name} is no checkpoint: it has no config.json")
-    raw = read_yaml(path)
-    values = raw if isinstance(raw, dict) else {}
-    listed = values.get("architectures")
-    names = [*(listed if isinstance(listed, list) else []), values.get("model_type")]
-    wanted = [each for each in names if isinstance(each, str)]
-    components = [each for each, _ in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)]
-    found = [each for each in components if set(each.architectures) & set(wanted)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        choices = " or ".join(f"omni run {each.name} --model {name}" for each in found)
-        raise ConfigError(f"{name}: several installed pipelines run {' or '.join(wanted)}; choose one: {choices}")
-    known = [f"{each.name} ({', '.join(each.architectures)})" for each in components if each.architectures]
-    raise ConfigError(
-        f"{path}: no installed pipeline runs {' or '.join(wanted) or 'it (it names no architectures)'}; "
-        f"there are: {', '.join(known) or 'none that name architectures'}. Or name one: omni run PIPELINE --model {name}"
     )

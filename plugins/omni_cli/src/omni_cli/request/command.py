@@ -92,12 +92,12 @@ class RequestCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = [*args]
-        name, interface = self._pipeline_in(args), None
+        (name, model, overlay), interface = self._pipeline_in(args), None
         with suppress(
             *([Exception] if ctx.resilient_parsing else [])
         ):  # completion guesses from what is on this machine
             if name is not None and (not ctx.resilient_parsing or LayeredSource(name).exists()):
-                interface = LayeredSource(name).interface()
+                interface = LayeredSource(name, model, overlay=overlay).interface()
         taken = {flag for each in super().get_params(ctx) for flag in each.opts}
         ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
         try:
@@ -109,15 +109,16 @@ class RequestCommand(click.Command):
             message = f"No such option {error.option_name}: {name} {hint}."
             raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
-    def _pipeline_in(self, args: list[str]) -> str | None:
-        """Find the pipeline's name among arguments whose flags are not all known yet."""
+    def _pipeline_in(self, args: list[str]) -> tuple[str | None, str | None, str | None]:
+        """Find the pipeline's name, its model and the overlay among arguments whose flags are not all known yet."""
         probe = click.Context(self, resilient_parsing=True, ignore_unknown_options=True)
         options: list[click.Parameter] = [each for each in self.params if isinstance(each, click.Option)]
         parser = click.Command(None, params=options, add_help_option=False).make_parser(probe)
-        _, rest, _ = parser.parse_args([*args])
+        given, rest, _ = parser.parse_args([*args])
         before = [each.name for each in self.params if isinstance(each, click.Argument)].index("pipeline")
         names = [each for each in rest if not each.startswith("-")][before:]
-        return next((each for each in names if LayeredSource(each).exists()), names[0] if names else None)
+        name = next((each for each in names if LayeredSource(each).exists()), names[0] if names else None)
+        return name, given.get("model"), given.get("overlay")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {MESSAGE: [], REPLY: []}

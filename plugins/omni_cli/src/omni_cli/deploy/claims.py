@@ -1,0 +1,98 @@
+"""The pipeline that runs a checkpoint: by its architectures, else by the claim of a pipeline that runs what no other does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omni_core.client.checkpoints import CONFIGS, config_of
+from omni_core.config.loading import read_yaml
+from omni_core.errors import ConfigError, PluginError
+from omni_core.hookspecs import PipelineComponent
+from omni_core.plugins import PluginFault, PluginRecord, PluginRegistry, PluginStatus, isolated
+from omni_core.plugins.advice import distribution_for
+from omni_core.references import load
+
+Claim = tuple[PipelineComponent, PluginRecord]
+
+
+def claimant(name: str, folder: Path, registry: PluginRegistry) -> PipelineComponent:
+    """Return the installed pipeline that runs a checkpoint.
+
+    Args:
+        name: of the checkpoint, as the user gave it. folder: holds its config.
+
+    Raises:
+        ConfigError: the folder holds no checkpoint; no pipeline claims it, or several do. PluginError: one would that is not installed, or
+            not loaded; the message says what to do.
+    """
+    path = config_of(folder)
+    if path is None:
+        raise ConfigError(f"{name} is no checkpoint: it has no {' and no '.join(CONFIGS)}")
+    wanted = _architectures(read_yaml(path))
+    claims = [
+        (each, record) for each, record in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)
+    ]
+    found = [each for each, _ in claims if set(each.architectures) & set(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = " or ".join(f"omni run {each.name} --model {name}" for each in found)
+        raise ConfigError(f"{name}: several installed pipelines run {' or '.join(wanted)}; choose one: {choices}")
+    fallbacks, refusals = _fallbacks(folder, claims)
+    if (known := distribution_for(wanted)) is not None:
+        slower = "".join(f". Or, by a general pipeline: omni run {each.name} --model {name}" for each, _ in fallbacks)
+        raise PluginError(f"{path}: {_missing(known, registry)}{slower}")
+    if len(fallbacks) == 1:
+        return fallbacks[0][0]
+    if fallbacks:
+        choices = " or ".join(f"omni run {each.name} --model {name} ({record.title})" for each, record in fallbacks)
+        raise ConfigError(f"{name}: several installed plugins claim what no other runs; choose one: {choices}")
+    known_ones = [f"{each.name} ({', '.join(each.architectures)})" for each, _ in claims if each.architectures]
+    problem = "\n".join(
+        [
+            f"{path}: no installed pipeline runs {' or '.join(wanted) or 'it (it names no architectures)'}; "
+            f"there are: {', '.join(known_ones) or 'none that name architectures'}. "
+            f"Or name one: omni run PIPELINE --model {name}",
+            *refusals,
+        ]
+    )
+    raise ConfigError(problem)
+
+
+def _architectures(raw: Any) -> list[str]:
+    values = raw if isinstance(raw, dict) else {}
+    listed = values.get("architectures")
+    names = [*(listed if isinstance(listed, list) else []), values.get("model_type"), values.get("_class_name")]
+    return [each for each in names if isinstance(each, str)]
+
+
+def _fallbacks(folder: Path, claims: list[Claim]) -> tuple[list[Claim], list[str]]:
+    """Return those that can run the checkpoint although they do not name it, and a line for each of the others."""
+    able: list[Claim] = []
+    refusals = []
+    for component, record in claims:
+        if component.fallback is None:
+            continue
+        try:
+            with isolated():
+                answer = load(component.fallback)(str(folder))
+        except PluginFault as fault:
+            answer = f"its claim failed: {fault}"
+        if answer is None:
+            able.append((component, record))
+        else:
+            refusals.append(f"pipeline {component.name!r} of {record.distribution} does not: {answer}")
+    return able, refusals
+
+
+def _missing(distribution: str, registry: PluginRegistry) -> str:
+    """Return what to do to get the pipelines of a distribution."""
+    for record in registry.records:
+        if record.distribution == distribution and record.status is PluginStatus.LOADED:
+            newer = f"pip install --upgrade {distribution}"
+            return f"it is run by a newer {distribution} than {record.version}, which is installed: {newer}"
+        if record.distribution == distribution:
+            show = f"omni plugins show {record.name}"
+            return f"it is run by plugin {record.title}, which is {record.status.value}: {record.reason} ({show})"
+    return f"it is run by {distribution}, which is not installed: pip install {distribution}"
