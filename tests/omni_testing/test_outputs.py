@@ -1,4 +1,4 @@
-"""Transcripts as a pipeline sends them: a toy that follows the rules, by the suite and by each client, and what breaks each rule."""
+"""Transcripts and sounds as a pipeline sends them: toys that follow the rules, by the suite and the client, and what breaks each rule."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from typing import Any
 import pytest
 from attrs import evolve
 from recogniser import INTERFACE, recogniser, recording
+from speaker import RATE, speaker
 
 import omni_core as omni
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import Segment, TextChunk, TextResult, Transcript, TranscriptChunk, Word
+from omni_core.protocol.outputs import (
+    AudioChunk,
+    AudioResult,
+    Segment,
+    TextChunk,
+    TextResult,
+    Transcript,
+    TranscriptChunk,
+    Word,
+)
 from omni_testing import PipelineConformance
-from omni_testing.outputs import check_outputs, check_transcript
+from omni_testing.outputs import check_outputs, check_sound, check_transcript
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +38,14 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(seconds: float, **params: Any) -> OmniRequest:
     parts = [{"type": "audio", "data": recording(seconds)}]
     return OmniRequest({"messages": [{"role": "user", "content": parts}]}, params)
+
+
+class TestSpeaker(PipelineConformance):
+    def config(self) -> PipelineConfig:
+        return speaker()
+
+    def requests(self) -> list[OmniRequest]:
+        return [OmniRequest({"messages": [{"role": "user", "content": text}]}) for text in ("one two", "three", "")]
 
 
 class TestRecogniser(PipelineConformance):
@@ -101,3 +119,51 @@ def test_the_suite_checks_what_the_request_asked_for_and_names_the_stage() -> No
             check_outputs(events, INTERFACE, OmniRequest({}, params))
     with pytest.raises(AssertionError, match=r"stage 'listen': .* not TextResult"):
         check_outputs([StreamEvent("listen", TextResult("x"), final=True)], INTERFACE, OmniRequest())
+
+
+def test_a_speech_has_its_words_and_where_its_pieces_begin() -> None:
+    with omni.open(speaker()) as pipe:
+        whole = pipe.chat("one two").audio
+        streamed = pipe.chat("one two", stream=True)
+        pieces = [each for each in streamed if isinstance(each, omni.AudioPiece)]
+    assert [each.text for each in whole.words] == ["one", "two"]
+    assert [(each.start, each.words[0].text) for each in pieces] == [(0.0, "one"), (pieces[0].seconds, "two")]
+    assert streamed.reply.audio.words == whole.words
+    assert whole.words[1].end == pytest.approx(whole.seconds)
+
+
+def test_a_sound_of_another_rate_than_declared_fails_its_request_and_names_the_stage() -> None:
+    with omni.open(speaker(sample_rate=RATE * 2)) as pipe:
+        for stream in (False, True):
+            with pytest.raises(omni.RequestFailedError, match="stage 'say' made sound of 8000 Hz") as caught:
+                reply = pipe.chat("one", stream=stream)
+                list(reply if stream else [])
+            assert caught.value.stage == "say"
+
+
+SOUND = [AudioChunk([0.0] * 4, 8, 0.0, [Word("one", 0, 0.5)]), AudioChunk([0.0] * 4, 8, 0.5, [Word("two", 0.5, 1)])]
+SPEECH = AudioResult([0.0] * 8, 8, words=[Word("one", 0, 0.5), Word("two", 0.5, 1)])
+
+
+@pytest.mark.parametrize(
+    ("chunks", "result", "words"),
+    [
+        ([TextChunk("x")], SPEECH, "streamed as AudioChunk, not TextChunk"),
+        ([SOUND[0], evolve(SOUND[1], sample_rate=9)], SPEECH, "sample_rate: 9 Hz, and 8 Hz elsewhere"),
+        (SOUND, evolve(SPEECH, sample_rate=16), "sample_rate: 16 Hz, and 8 Hz elsewhere"),
+        (SOUND[:1], SPEECH, "the chunks have 4 samples, the result 8"),
+        ([evolve(SOUND[0], start=0.6), SOUND[1]], SPEECH, "start: a chunk begins at 0.5 s, after one at 0.6 s"),
+        ([evolve(SOUND[0], start=-0.1), SOUND[1]], SPEECH, "start: a chunk begins at -0.1 s"),
+        (SOUND, evolve(SPEECH, words=[]), "the words of the chunks are not those of the result"),
+        ([], evolve(SPEECH, words=SPEECH.words[::-1]), "words: one starts at 0.5 s and the next at 0"),
+        ([], evolve(SPEECH, words=[Word("one", 0, 1.1)]), r"words\[0\]: from 0 to 1.1 s, of a sound of 1.0 s"),
+    ],
+)
+def test_each_rule_of_sounds_is_checked(chunks: list[Any], result: AudioResult, words: str) -> None:
+    check_sound(SOUND, SPEECH, 8)
+    check_sound([evolve(each, start=None, words=[]) for each in SOUND], SPEECH)
+    with pytest.raises(AssertionError, match=words):
+        check_sound(chunks, result, 8)
+    events = [StreamEvent("say", each, final=False) for each in chunks] + [StreamEvent("say", result, final=True)]
+    with pytest.raises(AssertionError, match="stage 'say': "):
+        check_outputs(events, evolve(INTERFACE, sample_rate=8), OmniRequest())

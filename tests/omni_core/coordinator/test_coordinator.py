@@ -15,6 +15,7 @@ from omni_core.coordinator import coordinator as module
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.errors import (
     CodecError,
+    ConfigError,
     InvalidRequestError,
     RequestAbortedError,
     RequestFailedError,
@@ -91,6 +92,23 @@ async def test_a_request_is_encoded_and_its_result_decoded() -> None:
     requests.handle(complete("r", {"twice": 2}))
     assert await task == {"out": {"twice": 2}}
     assert stages.broadcasts == []
+
+
+@pytest.mark.parametrize("partial", [True, False])
+async def test_a_result_that_its_client_must_not_get_fails_the_request(partial: bool) -> None:
+    def check(stage: str, data: Any) -> None:
+        if data == "b":
+            raise ConfigError(f"stage {stage!r}: no")
+
+    stages = Stages()
+    requests = coordinator(stages, check_result=check)
+    task = asyncio.ensure_future(anext(aiter(requests.stream(OmniRequest(stream=True), "r"))))
+    await asyncio.sleep(0)
+    requests.handle(StreamMessage("r", "out", 0, encode_whole("b")[0]) if partial else complete("r", "b"))
+    with pytest.raises(RequestFailedError, match="stage 'out': no") as caught:
+        await task
+    assert caught.value.stage == "out"
+    assert requests.in_flight == 0
 
 
 async def test_partial_results_are_streamed_before_the_final_one() -> None:

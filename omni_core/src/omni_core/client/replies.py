@@ -25,6 +25,7 @@ from omni_core.protocol.outputs import (
     TextResult,
     Transcript,
     TranscriptChunk,
+    Word,
 )
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ if TYPE_CHECKING:
 class Audio:
     """Mono speech: float32 ``samples`` of shape ``[n]`` in [-1, 1] at ``sample_rate`` Hz. Without samples it is false. A notebook
     shows a player.
+
+    ``words``: those that are said, with their times in seconds from the beginning of the whole speech; empty where the model knows none.
     """
 
     samples: Samples
     sample_rate: int
+    words: list[Word] = field(factory=list)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -87,8 +91,11 @@ class Audio:
         return f'<audio controls src="data:audio/wav;base64,{data}"></audio>'
 
 
+@frozen(eq=False, repr=False)
 class AudioPiece(Audio):
-    """A piece of speech as it was made."""
+    """A piece of speech as it was made. ``start``: seconds from the beginning of the whole speech, of a pipeline that tells them."""
+
+    start: float | None = None
 
 
 @frozen
@@ -214,7 +221,7 @@ class Collector:
             import numpy as np
 
             samples = [np.concatenate(samples)]
-        return Audio(samples[0], pieces[0].sample_rate)
+        return Audio(samples[0], pieces[0].sample_rate, [word for each in pieces for word in each.words])
 
 
 def _kind(data: Any) -> str | None:
@@ -234,7 +241,9 @@ def _piece(data: Any) -> Piece | None:
         return TextPiece(text) if text else None
     if kind == "transcript":
         return TranscriptPiece(data.text, getattr(data, "tentative", ""))
-    return AudioPiece(_array(data.samples), data.sample_rate) if kind == "audio" and len(data.samples) else None
+    if kind != "audio" or not len(data.samples):
+        return None
+    return AudioPiece(_array(data.samples), data.sample_rate, data.words, getattr(data, "start", None))
 
 
 def import_numpy_soon() -> None:

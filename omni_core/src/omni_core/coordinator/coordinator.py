@@ -57,6 +57,7 @@ class Coordinator:
         broadcast: sends a message to every process, and returns how many there are.
         left: called when a running attempt has ended.
         admit: checks a request before it is admitted, and returns it with its parameters in their places.
+        check_result: raises OmniError for a result, or a partial one, of a stage that its client must not get; the request then fails.
         telemetry: makes an OpenTelemetry span of every request and stage.
         on_busy: called when the first request arrives at an idle pipeline.
     """
@@ -70,6 +71,7 @@ class Coordinator:
         broadcast: Callable[[Any], int],
         left: Callable[[str], None] = lambda attempt_id: None,
         admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
+        check_result: Callable[[str, Any], None] = lambda stage, data: None,
         on_busy: Callable[[], None] = lambda: None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -77,7 +79,7 @@ class Coordinator:
         self._left = left
         self._draining: list[asyncio.Future[None]] = []
         self._entry_stage = entry_stage
-        self._check = admit
+        self._check, self._check_result = admit, check_result
         self._submit_to_stage = submit_to_stage
         self._broadcast = broadcast
         self._on_busy = on_busy
@@ -367,6 +369,11 @@ class Coordinator:
         begin = time.monotonic_ns()
         if issubclass(type(data), BaseException):
             self.fail(attempt, describe(data, stage))
+            return
+        try:
+            self._check_result(stage, data)
+        except OmniError as error:
+            self.fail(attempt, describe(error, stage))
             return
         if self.recorder is not None:
             chunk_id = None if isinstance(message, CompleteMessage) else message.chunk_id

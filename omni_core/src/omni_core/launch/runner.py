@@ -21,6 +21,7 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.admission import admission
+from omni_core.coordinator.claims import claims_check
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import OmniError, StageFailedError, StartupError, contained, is_interrupt, traceback_of
@@ -247,6 +248,7 @@ class MultiProcessPipelineRunner:
             broadcast=self._broadcast,
             left=choice.left,
             admit=admission(config, self._registry or load_plugins()),
+            check_result=claims_check(config.interface),
             on_busy=self._begin_work,
             telemetry=telemetry(config.resolved_name),
         )

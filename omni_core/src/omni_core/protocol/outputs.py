@@ -45,10 +45,20 @@ class Word:
 @register
 @frozen
 class AudioChunk:
-    """A piece of mono audio: ``samples`` is float32, shape ``[n]``, in [-1, 1]; ``sample_rate`` in Hz."""
+    """A piece of mono audio.
+
+    Attributes:
+        samples: float32 of shape ``[n]``, in [-1, 1].
+        sample_rate: in Hz; that of the pipeline's interface, where it declares one.
+        start: seconds from the beginning of the whole sound; of the chunks of a request, starts never fall. ``None``: it follows the one
+            before.
+        words: those that end in this piece, with their times in the whole sound; empty where the model knows none.
+    """
 
     samples: Any
     sample_rate: int
+    start: float | None = None
+    words: list[Word] = field(factory=list)
 
 
 @register
@@ -66,12 +76,15 @@ class TextResult:
 @register
 @frozen
 class AudioResult:
-    """The whole audio: float32 ``samples`` of shape ``[n]``, ``sample_rate`` in Hz; ``codes`` are the codec frames if asked for."""
+    """The whole audio: float32 ``samples`` of shape ``[n]``, ``sample_rate`` in Hz; ``codes`` are the codec frames if asked for, ``words``
+    those that are said, with their times where the model knows them.
+    """
 
     samples: Any
     sample_rate: int
     codes: Any = None
     notices: list[str] = field(factory=list)
+    words: list[Word] = field(factory=list)
 
 
 @register

@@ -9,7 +9,7 @@ from typing import Any
 from omni_core.coordinator import StreamEvent
 from omni_core.interface import TRANSCRIPTION, Interface
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import Segment, Transcript, TranscriptChunk, Word
+from omni_core.protocol.outputs import AudioChunk, AudioResult, Segment, Transcript, TranscriptChunk, Word
 
 _LATE = 1e-3
 """Seconds by which times may disagree: of models, they are rounded."""
@@ -28,11 +28,13 @@ def check_outputs(events: Iterable[StreamEvent], interface: Interface | None, re
     for stage, found in by_stage.items():
         chunks, results = ([each.data for each in found if each.final is final] for final in (False, True))
         for result in results:
-            if stage == writer or isinstance(result, Transcript):
-                try:
+            try:
+                if stage == writer or isinstance(result, Transcript):
                     check_transcript(chunks, result, _timestamps(interface, request))
-                except AssertionError as error:
-                    raise AssertionError(f"stage {stage!r}: {error}") from None
+                elif isinstance(result, AudioResult):
+                    check_sound(chunks, result, None if interface is None else interface.sample_rate)
+            except AssertionError as error:
+                raise AssertionError(f"stage {stage!r}: {error}") from None
 
 
 def _timestamps(interface: Interface | None, request: OmniRequest) -> str:
@@ -70,6 +72,31 @@ def check_transcript(chunks: Sequence[Any], result: Any, timestamps: str = "none
         assert timestamps != "word" or result.words, "timestamps=word: there are no words"
     _check_times("segments", result.segments, result.duration)
     _check_times("words", result.words, result.duration)
+
+
+def check_sound(chunks: Sequence[Any], result: AudioResult, declared: int | None = None) -> None:
+    """Check a sound and the chunks that were streamed before it.
+
+    Args:
+        declared: the sample rate of the pipeline's interface.
+
+    Raises:
+        AssertionError: what is wrong.
+    """
+    for each in chunks:
+        assert isinstance(each, AudioChunk), f"a sound is streamed as AudioChunk, not {type(each).__name__}"
+    rate = result.sample_rate if declared is None else declared
+    for each in (*chunks, result):
+        assert each.sample_rate == rate > 0, f"sample_rate: {each.sample_rate} Hz, and {rate} Hz elsewhere"
+    if chunks:
+        streamed, whole = sum(len(each.samples) for each in chunks), len(result.samples)
+        assert streamed == whole, f"the chunks have {streamed} samples, the result {whole}"
+        words = [word for each in chunks for word in each.words]
+        assert words in ([], result.words), "the words of the chunks are not those of the result"
+    starts = [each.start for each in chunks if each.start is not None]
+    for one, other in pairwise([0.0, *starts]):
+        assert one <= other, f"start: a chunk begins at {other} s, after one at {one} s"
+    _check_times("words", result.words, len(result.samples) / rate)
 
 
 def _check_times(name: str, timed: Sequence[Segment | Word], duration: float | None) -> None:
