@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import omni_cli.deploy.source
+from omni_cli.pipelines import described
 from omni_cli.request.parameter_flags import GIVEN, parameter_flags
 from omni_cli.request.run import run
 from omni_core.cli.request import set_at
@@ -115,3 +116,11 @@ def test_flags_are_those_of_the_named_checkpoint(tmp_path: Path, monkeypatch: py
         answer = CliRunner().invoke(run, ["speaker", *given, "--help"], catch_exceptions=False)
         assert "[ann, bo]" in answer.output, answer.output
     assert "--speaker" not in CliRunner().invoke(run, ["speaker", "--help"], catch_exceptions=False).output
+
+
+def test_pipelines_says_that_a_checkpoint_decides() -> None:
+    lines = list(described(claiming.COMPONENT))
+    assert lines == [
+        "    checkpoints: those that it can run and no other plugin names",
+        "    Of a checkpoint it offers: omni run speaker --model MODEL --help",
+    ]

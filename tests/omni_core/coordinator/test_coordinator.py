@@ -96,9 +96,8 @@ async def test_a_request_is_encoded_and_its_result_decoded() -> None:
 
 @pytest.mark.parametrize("partial", [True, False])
 async def test_a_result_that_its_client_must_not_get_fails_the_request(partial: bool) -> None:
-    def check(stage: str, data: Any) -> None:
-        if data == "b":
-            raise ConfigError(f"stage {stage!r}: no")
+    def check(stage: str, data: Any) -> ConfigError | None:
+        return ConfigError(f"stage {stage!r}: no") if data == "b" else None
 
     stages = Stages()
     requests = coordinator(stages, check_result=check)

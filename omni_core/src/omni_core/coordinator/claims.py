@@ -10,18 +10,19 @@ from omni_core.interface import Interface
 from omni_core.protocol.outputs import AudioChunk, AudioResult
 
 
-def claims_check(interface: Interface | None) -> Callable[[str, Any], None]:
-    """Return the function that takes a stage's name and its result or partial result.
+def claims_check(interface: Interface | None) -> Callable[[str, Any], ConfigError | None]:
+    """Return the function of a stage's name and its result, or partial result, that returns what is wrong with it.
 
-    It raises ConfigError, which names the stage, for a sound of another sample rate than the interface declares.
+    That is an error, which names the stage, for a sound of another sample rate than the interface declares.
     """
     rate = None if interface is None else interface.sample_rate
 
-    def check(stage: str, data: Any) -> None:
-        if rate is not None and isinstance(data, AudioChunk | AudioResult) and data.sample_rate != rate:
-            raise ConfigError(
-                f"stage {stage!r} made sound of {data.sample_rate} Hz, and the pipeline declares interface.sample_rate={rate}; "
-                "correct one of them"
-            )
+    def check(stage: str, data: Any) -> ConfigError | None:
+        if rate is None or not isinstance(data, AudioChunk | AudioResult) or data.sample_rate == rate:
+            return None
+        return ConfigError(
+            f"stage {stage!r} made sound of {data.sample_rate} Hz, and the pipeline declares interface.sample_rate={rate}; "
+            "correct one of them"
+        )
 
     return check

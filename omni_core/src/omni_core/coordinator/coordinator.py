@@ -57,7 +57,7 @@ class Coordinator:
         broadcast: sends a message to every process, and returns how many there are.
         left: called when a running attempt has ended.
         admit: checks a request before it is admitted, and returns it with its parameters in their places.
-        check_result: raises OmniError for a result, or a partial one, of a stage that its client must not get; the request then fails.
+        check_result: returns the error with which a request fails that has this result, or partial result, of a stage.
         telemetry: makes an OpenTelemetry span of every request and stage.
         on_busy: called when the first request arrives at an idle pipeline.
     """
@@ -71,7 +71,7 @@ class Coordinator:
         broadcast: Callable[[Any], int],
         left: Callable[[str], None] = lambda attempt_id: None,
         admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
-        check_result: Callable[[str, Any], None] = lambda stage, data: None,
+        check_result: Callable[[str, Any], OmniError | None] = lambda stage, data: None,
         on_busy: Callable[[], None] = lambda: None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -99,7 +99,6 @@ class Coordinator:
         self.recorder: Recorder | None = None
         """Records requests while a profile is on."""
 
-    # --- clients -------------------------------------------------------------------------------------------------------
     async def submit(self, request: OmniRequest, request_id: str | None = None) -> dict[str, Any]:
         """Run a request and return the results of its terminal stages by name. Cancelling the call aborts the request.
 
@@ -367,13 +366,9 @@ class Coordinator:
     def _take(self, message: CompleteMessage | StreamMessage, data: Any) -> None:
         attempt, stage = message.request_id, message.from_stage
         begin = time.monotonic_ns()
-        if issubclass(type(data), BaseException):
-            self.fail(attempt, describe(data, stage))
-            return
-        try:
-            self._check_result(stage, data)
-        except OmniError as error:
-            self.fail(attempt, describe(error, stage))
+        problem = data if issubclass(type(data), BaseException) else self._check_result(stage, data)
+        if problem is not None:
+            self.fail(attempt, describe(problem, stage))
             return
         if self.recorder is not None:
             chunk_id = None if isinstance(message, CompleteMessage) else message.chunk_id

@@ -41,7 +41,13 @@ def described(component: PipelineComponent) -> Iterator[str]:
         yield f"    preset {component.name}/{preset}: {about.lstrip('# ')}"
     if component.architectures:
         yield f"    checkpoints: {', '.join(component.architectures)}"
+    if component.fallback is not None:
+        yield "    checkpoints: those that it can run and no other plugin names"
+    if component.interface_from is not None:
+        yield f"    Of a checkpoint it offers: omni run {component.name} --model MODEL --help"
     interface = component.interface
+    if interface is None and component.interface_from is not None:
+        return
     if interface is None:
         yield "    It declares no interface: parameters of its requests are not checked."
         return
