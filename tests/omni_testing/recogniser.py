@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import wave
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
+from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import TRANSCRIPTION, Interface, ParameterGroup, transcription_parameters
 from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.outputs import Segment, Transcript, TranscriptChunk, Word
@@ -52,11 +51,10 @@ def listen(payload: StagePayload) -> Iterator[TranscriptChunk]:
     return Transcript(" ".join(heard), asked.get("language", "en"), parts, shown, seconds, end, usage)
 
 
-def recogniser(folder: Path | None = None, factory: str = "recogniser:listen") -> PipelineConfig:
+def recogniser(factory: str = "recogniser:listen") -> PipelineConfig:
     """The pipeline, in one process."""
     stage = StageConfig(name="listen", process="p", factory=factory, terminal=True)
-    fields = {} if folder is None else {"endpoints": EndpointsConfig(str(folder))}
-    return PipelineConfig(model_path="none", name="count", stages=[stage], interface=INTERFACE, **fields)
+    return PipelineConfig(model_path="none", name="count", stages=[stage], interface=INTERFACE)
 
 
 def recording(seconds: float) -> bytes:
@@ -66,3 +64,10 @@ def recording(seconds: float) -> bytes:
         file.setparams((1, 2, 8000, 0, "NONE", ""))
         file.writeframes(bytes(2 * round(8000 * seconds)))
     return stream.getvalue()
+
+
+def unspaced(payload: StagePayload) -> Iterator[TranscriptChunk]:
+    """Stream what does not join to the text: wrong."""
+    for each in ("one", "two"):
+        yield TranscriptChunk(each)
+    return Transcript("one two")

@@ -56,6 +56,13 @@ class TestRecogniser(PipelineConformance):
         return [asked(0.5, timestamps="word", diarize=True), asked(0.35, language="de", timestamps="segment"), asked(0)]
 
 
+def test_the_suite_of_pipelines_reads_what_they_stream() -> None:
+    suite = TestRecogniser()
+    suite.config = lambda: recogniser("recogniser:unspaced")  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="stage 'listen': the final text of the chunks is not that of the result"):
+        suite.test_streamed_together_or_alone_it_answers_alike()
+
+
 def test_a_reply_has_the_transcript_and_its_pieces() -> None:
     with omni.open(recogniser()) as pipe:
         reply = pipe.chat("", audio=recording(0.45), timestamps="word", diarize=True)
