@@ -25,8 +25,8 @@ from attrs import frozen
 from report import Row, alone, json_option, publish, quick_option
 
 from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
-from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import ReplicaChoice
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_planner.arrivals import Bursts, Gamma, open_loop
 from omni_planner.costs import Cost
 from omni_planner.failures import Failure

@@ -18,7 +18,7 @@ from pipelines import make_pipeline
 from omni_core.client import open_async
 from omni_core.config.schema import RelayConfig, StageConfig
 from omni_core.control import peer
-from omni_core.coordinator import machine
+from omni_core.coordinator import request_machine
 from omni_core.errors import OverloadedError, RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
 
@@ -150,7 +150,7 @@ asyncio.run(test_overload.print_growth(Path({str(folder)!r})))
 
 async def print_growth(folder: Path) -> None:
     """Print how many small objects, and bytes of private memory, 12,000 requests add."""
-    machine.REMEMBERED_IDS = 4_000
+    request_machine.REMEMBERED_IDS = 4_000
     peer.ASK_AFTER = 1_000
     async with open_async(streaming(folder)) as client:
         objects, nbytes = [], []

@@ -15,8 +15,8 @@ from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Action, Ended, Start, Withdraw
 from omni_core.coordinator.coordinator import Coordinator
-from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import ReplicaChoice
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import TrackedRequest
 from omni_core.errors import OmniError
 from omni_core.launch.prepare import replicated_group

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from admission_replay import Exact, Replay
 from planner_lines import pipeline, profile
 
-from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import ConfigError
 from omni_core.interface import VOCODER, Interface
 from omni_core.launch.running import machine_of

@@ -12,7 +12,7 @@ import pytest
 from omni_cli.tracing.recorder import Recorder
 from omni_core.coordinator import Coordinator
 from omni_core.coordinator import coordinator as module
-from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import (
     CodecError,
     ConfigError,

@@ -1,4 +1,4 @@
-"""Actions of the ``RequestMachine`` (:mod:`omni_core.coordinator.machine`), which its caller carries out in their order."""
+"""Actions of the ``RequestMachine`` (:mod:`omni_core.coordinator.request_machine`), which its caller carries out in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asyncio shell of :class:`~omni_core.coordinator.machine.RequestMachine`.
+"""The asyncio shell of :class:`~omni_core.coordinator.request_machine.RequestMachine`.
 
 It talks to stages by messages only: it encodes requests, decodes results, keeps one timer, wakes clients, and records spans.
 """
@@ -18,7 +18,7 @@ from attrs import evolve
 
 from omni_core.control.lanes import Lanes, Tasks, in_task, in_thread
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
-from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import InvalidRequestError, OmniError, contained, is_interrupt, message_of, own_copy, traceback_of
 from omni_core.observe.recording import Recorder

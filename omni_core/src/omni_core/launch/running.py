@@ -10,8 +10,8 @@ from attrs import define
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
-from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import ReplicaChoice
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline
 from omni_core.machines import Launcher, Placing

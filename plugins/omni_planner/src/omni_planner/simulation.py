@@ -13,8 +13,8 @@ from attrs import evolve, field, frozen
 from omni_core.config.placement import plan as planned_processes
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import AskWaiting, Ended, Start, Wake, Withdraw
-from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import ReplicaChoice, ReplicatedGroup
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import TrackedRequest
 from omni_core.errors import ConfigError, OverloadedError
 from omni_core.launch.prepare import replicated_group

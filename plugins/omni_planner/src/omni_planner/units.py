@@ -10,7 +10,7 @@ from attrs import define, field
 
 from omni_core.config.placement import PlannedProcess
 from omni_core.config.schema import StageConfig
-from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.processes import unit as life
 from omni_core.processes.deaths import DeathReport
 from omni_core.processes.unit import Unit, UnitState

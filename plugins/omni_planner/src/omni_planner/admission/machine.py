@@ -10,7 +10,7 @@ from typing import Any
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Action
-from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.errors import ConfigError, OmniError, OverloadedError, contained, is_interrupt, message_of
 from omni_core.references import load

@@ -11,7 +11,7 @@ import pytest
 
 from omni_core.config.schema import RestartConfig
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
-from omni_core.coordinator.machine import (
+from omni_core.coordinator.request_machine import (
     ANSWER_SECONDS,
     LOST_PEER_SECONDS,
     MAX_UNREAD_EVENTS,
