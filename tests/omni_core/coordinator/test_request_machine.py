@@ -11,15 +11,8 @@ import pytest
 
 from omni_core.config.schema import RestartConfig
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
-from omni_core.coordinator.request_machine import (
-    ANSWER_SECONDS,
-    LOST_PEER_SECONDS,
-    MAX_UNREAD_EVENTS,
-    PAUSE_BYTES,
-    PAUSE_EVENTS,
-    SLOW_READER_SECONDS,
-    RequestMachine,
-)
+from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, PAUSE_BYTES, PAUSE_EVENTS, SLOW_READER_SECONDS
+from omni_core.coordinator.request_machine import ANSWER_SECONDS, LOST_PEER_SECONDS, RequestMachine
 from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.coordinator.suspects import REMEMBERED_SECONDS
 from omni_core.errors import (
@@ -273,7 +266,7 @@ def test_timers_of_ended_requests_are_not_kept() -> None:
     for number in range(100, 200):
         submit(requests, f"r{number}", timeout=2000.0)
         finish(requests, f"r{number}")
-    assert len(requests._timers) <= 4 * 4 + 1
+    assert len(requests._timers._timers) <= 4 * 4 + 1
 
 
 # --- deaths ------------------------------------------------------------------------------------------------------------

@@ -7,45 +7,32 @@ must be called next.
 
 from __future__ import annotations
 
-import heapq
-import math
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from itertools import count
 from typing import Any
 
 from attrs import evolve
 
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
+from omni_core.coordinator.deadlines import check_timeout, timeout_error
+from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, SLOW_READER_SECONDS, has_read, must_pause, slowness
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.coordinator.suspects import MOST_BLAMED, QUIET_SECONDS, Suspects
+from omni_core.coordinator.terminals import chosen_terminals
+from omni_core.coordinator.timers import Timers
 from omni_core.errors import (
-    ConfigError,
     InvalidRequestError,
     OmniError,
     OverloadedError,
     RequestAbortedError,
     RequestFailedError,
-    RequestTimeoutError,
-    guarded,
     is_interrupt,
-    message_of,
     name_of,
     own_copy,
-    traceback_of,
 )
 from omni_core.protocol.error_info import describe, error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
-
-MAX_UNREAD_EVENTS = 10_000
-"""Partial results that may wait for one streaming client before its request fails: its stages did not wait when they were told to."""
-
-PAUSE_EVENTS, PAUSE_BYTES = 1_000, 8 * 2**20
-"""Partial results that wait for one streaming client, or bytes of them; then its stages send no more, and go on at half of both."""
-
-SLOW_READER_SECONDS = 120.0
-"""A client that has been sent no more for so long, and has read nothing, holds up others in its stages: its request fails."""
 
 REMEMBERED_IDS = 20_000
 
@@ -56,6 +43,8 @@ LOST_PEER_SECONDS = 0.7
 """A request that failed because another process died ends by then; the report about that death, which may run it again, takes less."""
 
 _SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
+
+_Due = Callable[[TrackedRequest, float], list[Action]]
 
 
 class RequestMachine:
@@ -98,13 +87,11 @@ class RequestMachine:
         self._tracked: dict[str, TrackedRequest] = {}
         self._attempts: dict[str, TrackedRequest] = {}
         self._ended: OrderedDict[str, RequestState] = OrderedDict()
-        self._timers: list[tuple[float, int, str, Callable[[TrackedRequest, float], list[Action]]]] = []
-        self._timer_numbers = count()
+        self._timers: Timers[_Due] = Timers(self._tracked, 4 * max_in_flight)
         self._is_closed = False
         self._typical_seconds = _SHORTEST_RETRY_AFTER
         self.counts = dict.fromkeys(("admitted", "completed", "failed", "aborted", "retried", "refused"), 0)
 
-    # --- what is known -------------------------------------------------------------------------------------------------
     @property
     def in_flight(self) -> int:
         return len(self._tracked)
@@ -132,7 +119,6 @@ class RequestMachine:
         tracked = self._attempts.get(attempt_id)
         return tracked is not None and self._takes(tracked, stage, final)
 
-    # --- clients -------------------------------------------------------------------------------------------------------
     def submit(
         self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, now: float
     ) -> tuple[TrackedRequest, list[Action]]:
@@ -190,9 +176,7 @@ class RequestMachine:
     def _check(self, request: OmniRequest, name: str) -> None:
         if self._is_closed:
             raise RequestFailedError(name, None, "PipelineStopped", "the pipeline was stopped")
-        if request.timeout is not None and not _are_seconds(request.timeout):
-            shown = guarded(lambda: repr(request.timeout))[:80]
-            raise InvalidRequestError(f"timeout: must be a number of seconds greater than 0, is {shown}")
+        check_timeout(request)
         if name in self._tracked or name in self._ended:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
@@ -201,29 +185,8 @@ class RequestMachine:
             raise OverloadedError(f"{held}; retry after {seconds:.1f} s", seconds)
 
     def _terminals_of(self, request: OmniRequest) -> set[str]:
-        if self._terminal_stages_fn is None:
-            return set(self._terminal_stages)
-        failure: ConfigError | InvalidRequestError
-        try:
-            names = self._terminal_stages_fn(request)
-            chosen = self._terminal_stages if names is None else {names} if isinstance(names, str) else set(names)
-            if chosen and chosen <= self._terminal_stages:
-                return {each for each in self._terminal_stages if each in chosen}
-            allowed = sorted(self._terminal_stages)
-            shown = guarded(lambda: repr(names))
-            failure = ConfigError(f"terminal_stages_fn returned {shown}; it must be a subset of {allowed}")
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            deliberate = own_copy(error)
-            if isinstance(deliberate, InvalidRequestError):
-                failure = deliberate
-            else:
-                failure = InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}")
-                failure.add_note(traceback_of(error))
-        raise failure  # not above: it would have the other one as its context
+        return chosen_terminals(self._terminal_stages, self._terminal_stages_fn, request)
 
-    # --- attempts ------------------------------------------------------------------------------------------------------
     def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
         tracked.attempts += 1
         tracked.attempt_id = tracked.request_id
@@ -323,7 +286,6 @@ class RequestMachine:
         """Return whether a request that a process has lost may run again, so that its inputs are kept."""
         return self._retries > 0
 
-    # --- messages of stages --------------------------------------------------------------------------------------------
     def result(
         self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float, nbytes: int = 0
     ) -> list[Action]:
@@ -340,7 +302,7 @@ class RequestMachine:
         elif len(tracked.events) > MAX_UNREAD_EVENTS:
             message = f"the client has left {MAX_UNREAD_EVENTS} partial results unread"
             return self._fail(tracked, ErrorInfo(stage, "SlowReader", message), now)
-        elif tracked.paused_at is None and (len(tracked.events) >= PAUSE_EVENTS or tracked.unread_bytes >= PAUSE_BYTES):
+        elif must_pause(tracked):
             tracked.paused_at = now
             if not tracked.is_watched:
                 tracked.is_watched = True
@@ -350,15 +312,7 @@ class RequestMachine:
 
     def read(self, tracked: TrackedRequest, event: StreamEvent, now: float) -> list[Action]:
         """Take in that the client has taken an event."""
-        tracked.was_read = True
-        tracked.unread_bytes -= event.nbytes
-        if tracked.paused_at is None or tracked.is_over:
-            return []
-        tracked.paused_at = now
-        if 2 * len(tracked.events) > PAUSE_EVENTS or 2 * tracked.unread_bytes > PAUSE_BYTES:
-            return []
-        tracked.paused_at = None
-        return [Flow(tracked.attempt_id, False)]
+        return [Flow(tracked.attempt_id, False)] if has_read(tracked, event, now) else []
 
     def _check_reader(self, tracked: TrackedRequest, now: float) -> list[Action]:
         if tracked.paused_at is None:
@@ -368,11 +322,7 @@ class RequestMachine:
         if now < due:
             self._set_timer(due, tracked.request_id, self._check_reader)
             return []
-        message = (
-            f"the client has left {len(tracked.events)} partial results ({tracked.unread_bytes} bytes) unread "
-            f"for {SLOW_READER_SECONDS:g} s"
-        )
-        return self._fail(tracked, ErrorInfo(None, "SlowReader", message), now)
+        return self._fail(tracked, ErrorInfo(None, "SlowReader", slowness(tracked)), now)
 
     @staticmethod
     def _takes(tracked: TrackedRequest, stage: str, final: bool) -> bool:
@@ -394,28 +344,21 @@ class RequestMachine:
         self._set_timer(now + LOST_PEER_SECONDS, tracked.request_id, give_up)
         return []
 
-    # --- time ----------------------------------------------------------------------------------------------------------
     def next_timer(self) -> float | None:
         """The time at which :meth:`clock` must be called next."""
-        while self._timers and self._timers[0][2] not in self._tracked:
-            heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next()
 
     def clock(self, now: float) -> list[Action]:
         """Do what is due."""
         actions: list[Action] = []
-        while self._timers and self._timers[0][0] <= now:
-            _, _, name, due = heapq.heappop(self._timers)
+        for name, due in self._timers.pop(now):
             tracked = self._tracked.get(name)
             if tracked is not None:
                 actions += due(tracked, now)
         return actions
 
-    def _set_timer(self, when: float, name: str, due: Callable[[TrackedRequest, float], list[Action]]) -> None:
-        if len(self._timers) > 4 * self._max_in_flight:  # most belong to requests that have ended
-            self._timers = [timer for timer in self._timers if timer[2] in self._tracked]
-            heapq.heapify(self._timers)
-        heapq.heappush(self._timers, (when, next(self._timer_numbers), name, due))
+    def _set_timer(self, when: float, name: str, due: _Due) -> None:
+        self._timers.set(when, name, due)
 
     def _expire(self, tracked: TrackedRequest, now: float) -> list[Action]:
         """Ask the stages what a request whose deadline has come waits for; it fails when they have answered."""
@@ -442,14 +385,8 @@ class RequestMachine:
         return self.asked(attempt_id, -1, now)
 
     def _time_out(self, tracked: TrackedRequest, now: float) -> list[Action]:
-        message = f"not finished within its timeout of {tracked.request.timeout} s"
-        where = [f"stage {stage!r} {doing}" for stage, doing in sorted(tracked.waiting_for.items())]
-        if tracked.state is RequestState.PENDING:
-            where = ["it waits to run again alone, after a process died that held it"]
-        error = RequestTimeoutError(tracked.request_id, None, "TimeoutError", "; ".join([message, *where]))
-        return self._end(tracked, RequestState.FAILED, error, now)
+        return self._end(tracked, RequestState.FAILED, timeout_error(tracked), now)
 
-    # --- ends ----------------------------------------------------------------------------------------------------------
     def _fail(self, tracked: TrackedRequest, info: ErrorInfo, now: float) -> list[Action]:
         return self._end(tracked, RequestState.FAILED, error_of(info, tracked.request_id), now)
 
@@ -479,13 +416,3 @@ class RequestMachine:
             self._suspects.drop(tracked)
             actions += self._next_suspect(now)
         return actions
-
-
-def _are_seconds(value: Any) -> bool:
-    """Return whether a value is a number of seconds that a clock can count."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return 0 < float(value) < math.inf
-    except BaseException:  # an integer beyond all floats; a subclass may raise anything
-        return False
