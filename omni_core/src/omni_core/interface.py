@@ -37,6 +37,9 @@ TYPES = ("number", "integer", "boolean", "string", "strings", "integers", "mappi
 given without a list. ``mapping``: its reader checks the keys and values."""
 
 
+STREAM_KINDS = ("text", "audio", "data")
+"""Kinds of chunks of an input: a ``TextChunk``, an ``AudioChunk``, a dict of arrays and plain data."""
+
 _LARGEST = 2**31 - 1
 """From here on an upper bound is a field's size, which help texts leave out."""
 
@@ -44,6 +47,12 @@ _LARGEST = 2**31 - 1
 def _check_type(parameter: Parameter, attribute: Any, value: str) -> None:
     if value not in TYPES:
         raise ConfigError(f"parameter {parameter.name!r}: no type is called {value!r}{did_you_mean(value, TYPES)}")
+
+
+def _check_kinds(interface: Interface, attribute: Any, kinds: list[str]) -> None:
+    for kind in kinds:
+        if kind not in STREAM_KINDS:
+            raise ConfigError(f"interface.input_streams: no kind is called {kind!r}{did_you_mean(kind, STREAM_KINDS)}")
 
 
 @frozen
@@ -191,6 +200,8 @@ class Interface:
         roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`, :data:`TRANSCRIPTION`.
         inputs: kinds of message parts that it takes (``text``, ``image``, ``audio``, ``video``), and ``reference`` if it can speak with
             the voice of a recording.
+        input_streams: kinds of chunks (:data:`STREAM_KINDS`) of which the input of a request may be a stream (``open_request``). The entry
+            stage's scheduler then gets ``stream_chunk`` and ``stream_done`` messages; of a request that came whole, ``stream_done`` alone.
         outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``, and ``transcript`` if a pipeline that also
             answers can be asked to write a recording down and no more.
         groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
@@ -211,6 +222,7 @@ class Interface:
 
     roles: dict[str, str] = field(factory=dict)
     inputs: list[str] = field(factory=list)
+    input_streams: list[str] = field(factory=list, validator=_check_kinds)
     outputs: list[str] = field(factory=list)
     groups: list[ParameterGroup] = field(factory=list)
     params: list[Parameter] = field(factory=list)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from omni_cli.tracing.recorder import Recorder
-from omni_core.coordinator import Coordinator
+from omni_core.coordinator import Coordinator, entry
 from omni_core.coordinator import coordinator as module
+from omni_core.coordinator.digest import digest_of
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import (
     CodecError,
@@ -261,7 +262,7 @@ async def test_large_requests_and_results_are_read_and_made_beside_the_event_loo
 
         return call
 
-    monkeypatch.setattr(module, "encode_whole", watched(encode_whole))
+    monkeypatch.setattr(entry, "encode_whole", watched(encode_whole))
     monkeypatch.setattr(module, "decode", watched(decode))
     stages = Stages()
     requests = coordinator(stages)
@@ -297,7 +298,7 @@ async def test_the_inputs_of_a_large_request_are_kept_only_if_it_may_run_again(r
     if not retries:
         with pytest.raises(RequestFailedError):
             await task
-        assert requests._machine._suspects.knows(module._digest(OmniRequest({"data": bytes(2**21)})))
+        assert requests._machine._suspects.knows(digest_of(OmniRequest({"data": bytes(2**21)})))
     else:
         requests.abort("r")
         with pytest.raises(RequestAbortedError):
@@ -313,7 +314,7 @@ async def test_a_large_request_that_was_aborted_while_it_was_encoded_is_not_sent
     bad = OmniRequest({"x": ["x" * 2_000_000, object()]})
     with pytest.raises(CodecError, match=r"inputs\['x'\]\[1\]: a builtins.object cannot be sent"):
         await requests.submit(bad, "s")
-    while requests._encoding:
+    while requests.entry.encoding:
         await asyncio.sleep(0)
     assert not stages.submitted
 

@@ -18,6 +18,7 @@ from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
     FlowMessage,
+    InputTaken,
     OmniRequest,
     StagePayload,
     StageSpan,
@@ -718,3 +719,51 @@ async def test_an_error_of_any_class_fails_its_request(
         ("route", "Hostile"),
         ("error", "Hostile"),
     ]
+
+
+async def test_an_input_that_streams_comes_from_the_coordinator_and_is_acknowledged_when_it_is_taken(
+    process: Process,
+) -> None:
+    stage, scheduler = process.stage(stream_from=[""], terminal=True)
+    stage.receive_payload(payload(params={"seed": 1}), None)
+    stage.receive_chunk("r", "", ("one", None, None))
+    stage.receive_chunk("r", "", ("two", None, None))
+    await asyncio.sleep(0)
+    assert process.take("coordinator") == []
+    assert stage.waiting("r") == ["waits for the end of the stream from the client", "has it queued or computes"]
+    new, *chunks = scheduler.inbox.drain()
+    assert (new.type, new.source) == ("new_request", None)
+    seen = [(each.type, each.data, each.source) for each in chunks]
+    assert seen == [("stream_chunk", "one", None), ("stream_chunk", "two", None)]
+    assert all(each.request is not None and each.request.params == {"seed": 1} for each in chunks)
+    await asyncio.sleep(0)
+    assert process.take("coordinator") == [InputTaken("r", 2)]
+    stage.receive_done("r", "")
+    assert [each.type for each in scheduler.inbox.drain()] == ["stream_done"]
+    put(stage, scheduler, result(2))
+    assert [type(each) for each in process.take("coordinator")] == [CompleteMessage]
+
+
+async def test_an_input_is_acknowledged_no_more_while_outputs_wait(process: Process) -> None:
+    stage, scheduler = process.stage(stream_from=[""], terminal=True)
+    stage.receive_payload(payload(stream=True), None)
+    stage.flow("r", "", paused=True)
+    put(stage, scheduler, *(chunk(number) for number in range(MOST_OUTPUTS + 2)))
+    stage.receive_chunk("r", "", ("one", None, None))
+    scheduler.inbox.drain()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert process.take("coordinator") == []
+    stage.flow("r", "", paused=False)
+    while not any(isinstance(each, InputTaken) for each in process.control.sent.get("coordinator", [])):
+        await asyncio.sleep(0)
+    assert InputTaken("r", 1) in process.take("coordinator")
+
+
+async def test_a_stage_that_answers_before_the_end_of_the_input_says_so(process: Process) -> None:
+    stage, scheduler = process.stage(stream_from=[""], terminal=True)
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, result("enough"))
+    assert process.take("coordinator")[1:] == [InputTaken("r", 0, is_over=True)]
+    stage.receive_chunk("r", "", ("late", None, None))
+    assert [each.type for each in scheduler.inbox.drain()] == ["new_request"]

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, OpenOptions, open_async
     from omni_core.client.messages import MediaPolicy, Recording
+    from omni_core.client.open_request import OpenRequest
     from omni_core.client.pipe import Pipe, ReplyStream, open, run
     from omni_core.client.replies import Audio, AudioPiece, Piece, Reply, TextPiece, TranscriptPiece, Usage
 
 _MODULES = {
     "async_pipe": ("AsyncPipe", "AsyncReplyStream", "OpenOptions", "open_async"),
     "messages": ("MediaPolicy", "Recording"),
+    "open_request": ("OpenRequest",),
     "pipe": ("Pipe", "ReplyStream", "open", "run"),
     "replies": ("Audio", "AudioPiece", "Piece", "Reply", "TextPiece", "TranscriptPiece", "Usage"),
 }
 
 __all__ = [
-    "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "MediaPolicy", "OpenOptions", "Piece", "Pipe", "Recording",
+    "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "MediaPolicy", "OpenOptions", "OpenRequest", "Piece", "Pipe", "Recording",
     "Reply", "ReplyStream", "TextPiece", "TranscriptPiece", "Usage", "open", "open_async", "run",
 ]  # fmt: skip
 

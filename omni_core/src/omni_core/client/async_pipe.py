@@ -16,7 +16,7 @@ from omni_core.client.replies import Collector, Piece, Reply, import_numpy_soon
 from omni_core.client.source import source_class
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator import StreamEvent
+from omni_core.coordinator import AsyncOpenRequest, StreamEvent
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError, did_you_mean
 from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
 from omni_core.observe.recording import ProfileSummary
@@ -119,6 +119,18 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
         request = _checked(request)
         return self._runner.coordinator.stream(request if request.stream else evolve(request, stream=True), request_id)
+
+    def open_request(self, request: OmniRequest | None = None, request_id: str | None = None) -> AsyncOpenRequest:
+        """Begin a request whose input is sent while its outputs are read. It begins at once, in a running event loop.
+
+        Args:
+            request: what is known before the first chunk: parameters, metadata, modalities, and inputs that do not stream.
+            request_id: its name in logs and for ``abort``. By default a new one.
+
+        Raises:
+            InvalidRequestError: the pipeline takes no input as a stream, or the request is at fault. OverloadedError: it is full.
+        """
+        return self._runner.coordinator.open(_checked(request or OmniRequest()), request_id)
 
     async def abort(self, request_id: str) -> None:
         """Drop the request in every stage. Idempotent."""

@@ -21,9 +21,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, OpenOptions, open_async
 from omni_core.client.calls import Calls
+from omni_core.client.open_request import OpenRequest
 from omni_core.client.replies import Piece, Reply
 from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator import StreamEvent
+from omni_core.coordinator import AsyncOpenRequest, StreamEvent
 from omni_core.errors import OmniError, RequestAbortedError
 from omni_core.forks import check_process
 from omni_core.protocol.messages import OmniRequest
@@ -35,7 +36,7 @@ _END_SECONDS = 20.0
 """Seconds that the exit of the interpreter waits for pipelines; their processes are killed long before."""
 
 
-class _LoopThread:
+class LoopThread:
     """A thread whose event loop runs one pipeline. It does not refer to the :class:`Pipe`, which may be garbage-collected."""
 
     def __init__(self, pipe: AsyncPipe) -> None:
@@ -145,7 +146,7 @@ class _End(Enum):
     END = 0
 
 
-_threads: set[_LoopThread] = set()
+_threads: set[LoopThread] = set()
 
 
 @atexit.register
@@ -161,7 +162,7 @@ def _end_all() -> None:
 class ReplyStream(Iterator[Piece]):
     """The pieces of a reply as they are made. Closing or dropping it aborts the request; ``reply`` is the whole, at the end."""
 
-    def __init__(self, thread: _LoopThread, stream: AsyncReplyStream) -> None:
+    def __init__(self, thread: LoopThread, stream: AsyncReplyStream) -> None:
         self._stream = stream
         self._pieces = thread.iterate(stream, stream.aclose)
 
@@ -201,7 +202,7 @@ class Pipe(Calls[Reply, ReplyStream]):
 
     def __init__(self, pipe: AsyncPipe) -> None:
         self._pipe = pipe
-        self._thread = _LoopThread(pipe)
+        self._thread = LoopThread(pipe)
         self._end = weakref.finalize(self, self._thread.end)
         self.notices = pipe.notices
 
@@ -228,6 +229,14 @@ class Pipe(Calls[Reply, ReplyStream]):
         """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
         events = self._pipe.stream(request, request_id)
         return self._thread.iterate(events, events.aclose)
+
+    def open_request(self, request: OmniRequest | None = None, request_id: str | None = None) -> OpenRequest:
+        """Begin a request whose input is sent while its outputs are read. See :meth:`AsyncPipe.open_request`."""
+
+        async def opened() -> AsyncOpenRequest:
+            return self._pipe.open_request(request, request_id)
+
+        return OpenRequest(self._thread, self._thread.wait(opened()))
 
     def health(self) -> dict[str, dict[str, Any]]:
         """Return, by unit (a process, or the ranks of a stage): stages, state, restarts, reason of the last death, pids."""

@@ -4,8 +4,17 @@ clock in, actions out), :class:`Coordinator` is its asyncio shell, and :class:`R
 """
 
 from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.open_request import AsyncOpenRequest
 from omni_core.coordinator.replicas import ReplicaChoice, ReplicatedGroup
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent
 
-__all__ = ["Coordinator", "ReplicaChoice", "ReplicatedGroup", "RequestMachine", "RequestState", "StreamEvent"]
+__all__ = [
+    "Coordinator",
+    "AsyncOpenRequest",
+    "ReplicaChoice",
+    "ReplicatedGroup",
+    "RequestMachine",
+    "RequestState",
+    "StreamEvent",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from attrs import define
 
 from omni_core.coordinator.requests import TrackedRequest
+from omni_core.protocol.codec import Body
+from omni_core.protocol.messages import OmniRequest
 
 
 @define
@@ -12,6 +14,21 @@ class Start:
     """Send the request to the entry stage as ``attempt_id``. If that raises, call ``start_failed`` of the machine."""
 
     request: TrackedRequest
+
+
+@define
+class Feed:
+    """Send a chunk of the input of an attempt to its entry stage, or without ``body`` the end of its input.
+
+    Attributes:
+        number: of the chunk, from 0.
+    """
+
+    attempt_id: str
+    request: OmniRequest
+    number: int
+    body: Body | None = None
+    has_tensors: bool = False
 
 
 @define
@@ -38,7 +55,7 @@ class AskWaiting:
 
 @define
 class Wake:
-    """Tell the client that there is news."""
+    """Tell the client, its reader and its sender, that there is news."""
 
     request: TrackedRequest
 
@@ -50,4 +67,4 @@ class Ended:
     request: TrackedRequest
 
 
-Action = Start | Withdraw | Flow | AskWaiting | Wake | Ended
+Action = Start | Feed | Withdraw | Flow | AskWaiting | Wake | Ended

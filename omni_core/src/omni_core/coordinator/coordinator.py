@@ -6,36 +6,38 @@ It talks to stages by messages only: it encodes requests, decodes results, keeps
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from attrs import evolve
 
-from omni_core.control.lanes import Lanes, Tasks, in_task, in_thread
-from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
+from omni_core.control.lanes import Lanes, in_task, in_thread
+from omni_core.coordinator import inputs
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Feed, Flow, Start, Wake, Withdraw
+from omni_core.coordinator.digest import digest_of
+from omni_core.coordinator.entry import Entry, Send
+from omni_core.coordinator.open_request import AsyncOpenRequest
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import InvalidRequestError, OmniError, contained, is_interrupt, message_of, own_copy, traceback_of
 from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import Body, decode, encode, encode_whole, is_large
+from omni_core.protocol.codec import decode
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
     ErrorInfo,
     FlowMessage,
+    InputTaken,
     OmniRequest,
-    StagePayload,
     StageSpan,
     StreamMessage,
-    SubmitMessage,
     WaitingReport,
     WaitingRequest,
 )
@@ -53,13 +55,14 @@ class Coordinator:
     Args:
         entry_stage: its name.
         machine: makes the :class:`RequestMachine`, or a subclass of it, out of ``left`` and ``digest``.
-        submit_to_stage: queues the message that starts a request for the process that hosts its entry stage.
+        submit_to_stage: queues a message that starts a request, or brings a part of its input, for the process that hosts its entry stage.
         broadcast: sends a message to every process, and returns how many there are.
         left: called when a running attempt has ended.
         admit: checks a request before it is admitted, and returns it with its parameters in their places.
         check_result: returns the error with which a request fails that has this result, or partial result, of a stage.
         telemetry: makes an OpenTelemetry span of every request and stage.
         on_busy: called when the first request arrives at an idle pipeline.
+        input_streams: kinds of chunks of requests whose input comes as a stream; empty: the entry stage takes none.
     """
 
     def __init__(
@@ -67,29 +70,30 @@ class Coordinator:
         *,
         entry_stage: str,
         machine: Callable[..., RequestMachine],
-        submit_to_stage: Callable[[SubmitMessage, OmniRequest], None],
+        submit_to_stage: Send,
         broadcast: Callable[[Any], int],
         left: Callable[[str], None] = lambda attempt_id: None,
         admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
         check_result: Callable[[str, Any], OmniError | None] = lambda stage, data: None,
         on_busy: Callable[[], None] = lambda: None,
         telemetry: Telemetry | None = None,
+        input_streams: Collection[str] = (),
     ) -> None:
-        self._machine = machine(left=self._has_left, digest=_digest)
+        self._machine = machine(left=self._has_left, digest=digest_of)
         self._left = left
         self._draining: list[asyncio.Future[None]] = []
-        self._entry_stage = entry_stage
         self._check, self._check_result = admit, check_result
-        self._submit_to_stage = submit_to_stage
         self._broadcast = broadcast
         self._on_busy = on_busy
         self.telemetry = telemetry
+        self._input_streams = input_streams
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._encoding = Tasks()
         self._reads: Lanes[str] = Lanes(self._read_failed, threading.RLock())
+        self.entry = Entry(entry_stage, self._machine, submit_to_stage, self._perform, lambda: self.recorder)
         self._performers: dict[type, Callable[[Any], None]] = {
-            Start: self._start,
+            Start: self.entry.start,
+            Feed: self.entry.feed,
             Ended: self._end,
             Wake: self._wake,
             Withdraw: self._withdraw,
@@ -117,13 +121,30 @@ class Coordinator:
             raise tracked.error
         return {event.stage: event.data for event in tracked.events}
 
-    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
+    def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Run a request and yield its partial results (if ``request.stream``) and final ones as they come.
 
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
         """
-        tracked = self._admit(request, request_id, wants_partial=True)
-        del request  # its inputs are large, and its events may take long
+        return self._events(lambda: self._admit(request, request_id, wants_partial=True))
+
+    def open(self, request: OmniRequest, request_id: str | None = None) -> AsyncOpenRequest:
+        """Run a request whose input is sent while it runs. It begins at once, without what follows.
+
+        Raises:
+            InvalidRequestError: the entry stage takes no streams. OmniError: it is refused, as by :meth:`submit`.
+        """
+        if not self._input_streams:
+            raise InvalidRequestError(
+                "open_request: this pipeline takes no input as a stream (its interface has no `input_streams`); "
+                "send the whole request at once"
+            )
+        tracked = self._admit(evolve(request, stream=True), request_id, wants_partial=True, is_open=True)
+        return AsyncOpenRequest(tracked, self._events(lambda: tracked), self._input_streams, self._perform, self.abort)
+
+    async def _events(self, admit: Callable[[], TrackedRequest]) -> AsyncGenerator[StreamEvent]:
+        tracked = admit()
+        del admit  # the request's inputs are large, and its events may take long
         try:
             while True:
                 while tracked.events:
@@ -155,7 +176,9 @@ class Coordinator:
         counts = {name: float(number) for name, number in self._machine.counts.items()}
         return {**counts, "running": float(self._machine.in_flight)}
 
-    def _admit(self, request: OmniRequest, request_id: str | None, *, wants_partial: bool) -> TrackedRequest:
+    def _admit(
+        self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, is_open: bool = False
+    ) -> TrackedRequest:
         refusal: OmniError | None = None
         try:
             request = self._check(request)
@@ -169,7 +192,10 @@ class Coordinator:
         if refusal is not None:  # not raised above: it would have the other one as its context
             self._machine.counts["refused"] += 1
             raise refusal
-        tracked, actions = self._machine.submit(request, request_id, wants_partial=wants_partial, now=self._loop.time())
+        now = self._loop.time()
+        tracked, actions = self._machine.submit(
+            request, request_id, wants_partial=wants_partial, now=now, is_open=is_open
+        )
         try:
             if self.telemetry is not None:
                 begin = partial(self.telemetry.begin, tracked.request_id, tracked.request)
@@ -190,7 +216,6 @@ class Coordinator:
         if not tracked.is_over:
             self.abort(tracked.request_id)
 
-    # --- the runner ----------------------------------------------------------------------------------------------------
     def handle(self, message: CompleteMessage | StreamMessage) -> None:
         """Take a stage's message about a request. One for a request that has ended is dropped."""
         is_final = isinstance(message, CompleteMessage)
@@ -221,6 +246,12 @@ class Coordinator:
     def answered(self, report: WaitingReport) -> None:
         """Take a process's answer about an expired request."""
         self._perform(self._machine.answered(report.attempt, report.stages, self._loop.time()))
+
+    def input_taken(self, message: InputTaken) -> None:
+        """Take in that the entry stage has taken chunks of an input, or needs no more of it."""
+        tracked = self._machine.attempt(message.attempt)
+        if tracked is not None:
+            self._perform(inputs.taken(tracked, message.chunks, is_over=message.is_over))
 
     def stage_span(self, span: StageSpan) -> None:
         """Add the time of a traced request in a stage to its trace."""
@@ -255,7 +286,6 @@ class Coordinator:
         """Abort all requests and refuse new ones."""
         self._perform(self._machine.close(self._loop.time()))
 
-    # --- actions -------------------------------------------------------------------------------------------------------
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             self._performers[type(action)](action)
@@ -267,58 +297,6 @@ class Coordinator:
             self._timer = None
         if due is not None:
             self._timer = self._loop.call_at(due, self._ring)
-
-    def _start(self, action: Start) -> None:
-        tracked = action.request
-        attempt, request = tracked.attempt_id, tracked.request
-        if self._machine.attempt(attempt) is not tracked:
-            return  # it has ended since
-        if self.recorder is not None:
-            self.recorder.begin(attempt, "request")
-        begin = time.monotonic_ns()
-        payload = StagePayload(attempt, request, None)
-        try:
-            if is_large(payload):
-                self._encoding.start(self._start_later(tracked, payload))
-                return
-            self._submit(attempt, request, encode_whole(payload, checked=True))
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
-            return
-        self._has_started(tracked, request, begin)
-
-    async def _start_later(self, tracked: TrackedRequest, payload: StagePayload) -> None:
-        """Encode a large request beside the event loop, and submit it if it has not ended since."""
-        attempt, request, begin = tracked.attempt_id, tracked.request, time.monotonic_ns()
-        try:
-            encoded = await asyncio.to_thread(encode_whole, payload)
-            digest = (
-                None if self._machine.may_run_again() else await asyncio.to_thread(_digest, tracked.original or request)
-            )
-            if self._machine.attempt(attempt) is not tracked:
-                return
-            self._submit(attempt, request, encoded)
-            if not self._machine.may_run_again():
-                tracked.request, tracked.original, tracked.digest = request.without_inputs(), None, digest
-        except BaseException as error:
-            if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
-                raise
-            if self._machine.attempt(attempt) is tracked:
-                self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
-            return
-        self._has_started(tracked, request, begin)
-
-    def _submit(self, attempt: str, request: OmniRequest, encoded: tuple[Body, bool]) -> None:
-        body, has_tensors = encoded
-        self._submit_to_stage(SubmitMessage(attempt, self._entry_stage, body, has_tensors), request)
-
-    def _has_started(self, tracked: TrackedRequest, request: OmniRequest, begin: int) -> None:
-        attempt = tracked.attempt_id
-        if self.recorder is not None:
-            flow = ("client", self._entry_stage, None)
-            self.recorder.slice(f"submit to {self._entry_stage}", begin, attempt, flow, starts=True)
 
     def _withdraw(self, action: Withdraw) -> None:
         self._reads.cancel(action.attempt_id)
@@ -338,9 +316,10 @@ class Coordinator:
 
     @staticmethod
     def _wake(action: Wake | Ended) -> None:
-        waiter = action.request.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        of_input = action.request.input
+        for waiter in (action.request.waiter, None if of_input is None else of_input.waiter):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
 
     def _ask(self, action: AskWaiting) -> None:
         processes = self._broadcast(WaitingRequest(action.attempt_id))
@@ -351,7 +330,6 @@ class Coordinator:
         # A timer of asyncio may come a little early: then it is set again.
         self._perform(self._machine.clock(self._loop.time()))
 
-    # --- results -------------------------------------------------------------------------------------------------------
     async def _read(self, message: CompleteMessage | StreamMessage) -> None:
         if message.has_tensors and not lazy_torch.is_here():
             await in_task()
@@ -387,14 +365,3 @@ def _value_of(message: CompleteMessage | StreamMessage) -> Any:
         if is_interrupt(error):
             raise
         return error
-
-
-def _digest(request: OmniRequest) -> bytes | None:
-    """A digest of a request's content, or ``None`` where it cannot be encoded."""
-    try:
-        body = encode([request.inputs, request.params, request.modalities, request.metadata])
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        return None
-    return hashlib.blake2b(body, digest_size=16).digest()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import evolve
 
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.deadlines import check_timeout, timeout_error
+from omni_core.coordinator.input_stream import InputStream
 from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, SLOW_READER_SECONDS, has_read, must_pause, slowness
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.coordinator.suspects import MOST_BLAMED, QUIET_SECONDS, Suspects
@@ -73,8 +75,7 @@ class RequestMachine:
         digest: Callable[[OmniRequest], bytes | None] = lambda request: None,
         new_id: Callable[[], str] = lambda: os.urandom(16).hex(),
     ) -> None:
-        self._terminal_stages = frozenset(terminal_stages)
-        self._terminal_stages_fn = terminal_stages_fn
+        self._terminals_of = partial(chosen_terminals, frozenset(terminal_stages), terminal_stages_fn)
         self._place = place
         self._left = left
         self._max_in_flight = max_in_flight
@@ -120,9 +121,9 @@ class RequestMachine:
         return tracked is not None and self._takes(tracked, stage, final)
 
     def submit(
-        self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, now: float
+        self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, now: float, is_open: bool = False
     ) -> tuple[TrackedRequest, list[Action]]:
-        """Admit a request.
+        """Admit a request. The input of one that ``is_open`` follows (:mod:`omni_core.coordinator.inputs`).
 
         Raises:
             OverloadedError, InvalidRequestError, ConfigError, RequestFailedError: it is refused, and counted as that.
@@ -131,13 +132,14 @@ class RequestMachine:
         try:
             self._check(request, name)
             terminals = self._terminals_of(request)
-            digest = self._digest(request) if self._suspects.knows_any(now) else None
+            digest = self._digest(request) if self._suspects.knows_any(now) and not is_open else None
             if refusal := self._suspects.refusal(digest, now):
                 raise InvalidRequestError(refusal)
         except OmniError:
             self.counts["refused"] += 1
             raise
         tracked = TrackedRequest(name, request, request, terminals, now, wants_partial)
+        tracked.input = InputStream() if is_open else None
         self._tracked[name] = tracked
         self.counts["admitted"] += 1
         try:
@@ -183,9 +185,6 @@ class RequestMachine:
             seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
             held = f"{len(self._tracked)} requests are in flight, the limit"
             raise OverloadedError(f"{held}; retry after {seconds:.1f} s", seconds)
-
-    def _terminals_of(self, request: OmniRequest) -> set[str]:
-        return chosen_terminals(self._terminal_stages, self._terminal_stages_fn, request)
 
     def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
         tracked.attempts += 1
@@ -248,6 +247,8 @@ class RequestMachine:
         del self._attempts[tracked.attempt_id]
         self._left(tracked.attempt_id)
         tracked.state = RequestState.PENDING
+        if tracked.input is not None:
+            tracked.input.is_ready = False
         return [Withdraw(tracked.attempt_id)]
 
     def _restart(self, tracked: TrackedRequest, now: float) -> list[Action]:
@@ -280,6 +281,8 @@ class RequestMachine:
         return [action for each in held if not each.is_over for action in self._start(each, now)]
 
     def _content_of(self, tracked: TrackedRequest) -> bytes | None:
+        if tracked.input is not None:  # it is kept nowhere
+            return None
         return self._digest(tracked.original) if tracked.original is not None else tracked.digest
 
     def may_run_again(self) -> bool:
@@ -411,6 +414,8 @@ class RequestMachine:
                 self._suspects.absolve(self._content_of(tracked))
             self._suspects.completed()
             self._typical_seconds += 0.1 * (now - tracked.since - self._typical_seconds)
+            if tracked.input is not None and not tracked.input.is_finished:
+                actions.append(Withdraw(tracked.attempt_id))  # chunks that are on their way belong to no request
         actions.append(Ended(tracked))
         if self._suspects.alone is not None or len(self._suspects):
             self._suspects.drop(tracked)

@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from omni_core.coordinator.input_stream import InputStream
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
 
@@ -58,6 +59,7 @@ class TrackedRequest:
         deadline_passed: the stages are being asked what they wait for; the request fails as soon as they have answered.
         waiter: resolved by the asyncio shell at news for the client.
         is_over: it has ended; its state is one of the three ends.
+        input: of a request whose input comes as a stream.
     """
 
     request_id: str
@@ -87,3 +89,9 @@ class TrackedRequest:
     unanswered: int = 0
     waiter: asyncio.Future[None] | None = None
     is_over: bool = False
+    input: InputStream | None = None
+
+    @property
+    def may_repeat(self) -> bool:
+        """True if nothing of its results was read, and its input, if that is a stream, has not begun."""
+        return not self.was_read and not (self.input is not None and self.input.has_begun)

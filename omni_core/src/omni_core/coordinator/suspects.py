@@ -145,7 +145,7 @@ class Suspects:
 
     def _may_run(self, request: TrackedRequest) -> bool:
         limit = self._retries + MOST_ATTEMPTS_BEYOND_RETRIES if self._retries else 0
-        return request.strikes <= self._retries and request.attempts <= limit and not request.was_read
+        return request.strikes <= self._retries and request.attempts <= limit and request.may_repeat
 
     # --- turns ---------------------------------------------------------------------------------------------------------
     def put(self, request: TrackedRequest, now: float) -> None:

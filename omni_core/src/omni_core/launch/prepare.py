@@ -204,11 +204,18 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         terminal=stage.terminal,
         wait_for=stage.wait_for or [],
         stream_to=stage.stream_to,
-        stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
+        stream_from=_stream_sources(config, stage),
         project_payload={target: _projection(name, registry) or "" for target, name in stage.project_payload.items()},
         compute_timeout=stage.compute_timeout,
         injected={"model_path": config.model_path, "stage_name": stage.name},
     )
+
+
+def _stream_sources(config: PipelineConfig, stage: StageConfig) -> list[str]:
+    """Return the stages that stream to this one; ``""`` is the client."""
+    takes_input = config.interface is not None and config.interface.input_streams
+    client = [""] if takes_input and stage.name == config.resolved_entry_stage else []
+    return client + [other.name for other in config.stages if stage.name in other.stream_to]
 
 
 def _projection(name: str | None, registry: PluginRegistry) -> str | None:

@@ -39,6 +39,7 @@ from omni_core.processes.run_directory import DirectoryCleaner, restore_director
 from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
+from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.operations import OperationCancel, OperationDone, OperationRequest
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import load
@@ -232,6 +233,11 @@ class MultiProcessPipelineRunner:
         config = self._config
         entry = prepared.stage_endpoints[config.resolved_entry_stage]
         self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
+
+        def to_entry(message: messages.SubmitMessage | messages.DataReadyMessage, request: OmniRequest) -> None:
+            replica = request.placement.get(message.stage, 0)
+            self.control.send(entry[replica], message, (message.request_id, message.stage))
+
         return Coordinator(
             entry_stage=config.resolved_entry_stage,
             machine=partial(
@@ -242,9 +248,8 @@ class MultiProcessPipelineRunner:
                 max_in_flight=config.max_in_flight,
                 retries=config.retries,
             ),
-            submit_to_stage=lambda message, request: self.control.send(
-                entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
-            ),
+            submit_to_stage=to_entry,
+            input_streams=config.interface.input_streams if config.interface is not None else (),
             broadcast=self._broadcast,
             left=choice.left,
             admit=admission(config, self._registry or load_plugins()),
@@ -270,6 +275,8 @@ class MultiProcessPipelineRunner:
     def _on_message(self, message: Any) -> None:
         if isinstance(message, messages.CompleteMessage | messages.StreamMessage):
             self.coordinator.handle(message)
+        elif isinstance(message, messages.InputTaken):
+            self.coordinator.input_taken(message)
         elif isinstance(message, messages.StageSpan):
             self.coordinator.stage_span(message)
         elif isinstance(message, messages.WaitingReport):

@@ -279,6 +279,8 @@ class Worker:
             self._record_receipt(begin, message)
         if isinstance(message, messages.SubmitMessage):
             stage.receive_payload(value, None)
+            if not message.is_open and "" in stage.spec.stream_from:  # the whole input has come with the request
+                stage.receive_done(message.request_id, "")
         elif message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
@@ -290,7 +292,7 @@ class Worker:
             begin = time.monotonic_ns()
         source, chunk_id = "client", None
         if isinstance(message, messages.DataReadyMessage):
-            source, chunk_id = message.from_stage, message.chunk_id
+            source, chunk_id = message.from_stage or "client", message.chunk_id
         flow = (source, message.stage, chunk_id)
         self._outbound.recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
 

@@ -80,6 +80,8 @@ class ErrorInfo:
 class SubmitMessage:
     """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`.
 
+    ``is_open``: its input follows, as chunks of a stream whose ``from_stage`` is empty.
+
     ``has_tensors``, here and in other messages: the body holds torch tensors, so the receiver needs torch to read it.
     """
 
@@ -87,6 +89,7 @@ class SubmitMessage:
     stage: str
     body: Body
     has_tensors: bool = False
+    is_open: bool = False
 
 
 @message
@@ -160,6 +163,15 @@ class FlowMessage:
     attempt: str
     target: str
     paused: bool
+
+
+@message
+class InputTaken:
+    """Entry stage to coordinator: its scheduler has taken ``chunks`` more of the input of ``attempt``; ``is_over``: it needs no others."""
+
+    attempt: str
+    chunks: int
+    is_over: bool = False
 
 
 @message

@@ -19,6 +19,7 @@ from omni_core.protocol.messages import (
     DataReadyMessage,
     ErrorInfo,
     FlowMessage,
+    InputTaken,
     OmniRequest,
     StageSpan,
     StreamMessage,
@@ -117,6 +118,10 @@ class Outbound:
         else:
             with suppress(TransportError):  # its process has ended
                 self._control.tell(self._endpoint(source, request), FlowMessage(request_id, target, paused))
+
+    def input_taken(self, request_id: str, chunks: int, *, is_over: bool = False) -> None:
+        """Tell the client that chunks of its stream were taken, or that no more are needed."""
+        self.tell_coordinator(InputTaken(request_id, chunks, is_over))
 
     async def send_to_client(self, source: str, request_id: str, data: Any, chunk_id: int | None = None) -> None:
         """Send a terminal stage's partial result with number ``chunk_id``, or without one its final result, to the coordinator.

@@ -45,6 +45,7 @@ class ActiveRequest:
         seals: marks of the objects handed to this stage by reference (a debug mode; see :mod:`omni_testing.mutation`).
         is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
+        taken: chunks of the client's stream that the scheduler has taken, of which the client is not told yet.
     """
 
     request_id: str
@@ -60,6 +61,7 @@ class ActiveRequest:
     seals: list[Seal] = field(factory=list)
     is_over: bool = False
     error: str = ""
+    taken: int = 0
 
     @property
     def waits_for_payloads(self) -> bool:
@@ -91,7 +93,7 @@ class ActiveRequest:
         missing = self.fan_in.missing if self.fan_in is not None else []
         streams = [name for name in stream_from if not self.arrived.get(name, (0, None))[0] & DONE]
         waits = [f"waits for {name!r}" for name in missing]
-        waits += [f"waits for the end of the stream from {name!r}" for name in streams]
+        waits += [f"waits for the end of the stream from {repr(name) if name else 'the client'}" for name in streams]
         if inputs:
             return [*waits, f"waits for {inputs}"]
         if self.held:

@@ -202,7 +202,7 @@ class Stage(StageThread):
                 self._fail(active.request_id, error)
 
     def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
-        """Take one stream chunk of another stage: ``(data, metadata, request or None)``."""
+        """Take one stream chunk of another stage, or of the client (``""``): ``(data, metadata, request or None)``."""
         with self._lock:
             active = self._requests.enter(request_id)
             if active is None:
@@ -210,19 +210,21 @@ class Stage(StageThread):
             data, metadata, request = value
             if active.request is None:
                 active.request = request
-            if self.spec.stream_from and self._unread.add((request_id, source), rough_nbytes(data)):
+            if self.spec.stream_from and source and self._unread.add((request_id, source), rough_nbytes(data)):
                 self._check_flow_soon(request_id, source)
             self.scheduler.inbox.put(
-                IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request)
+                IncomingMessage(request_id, "stream_chunk", data, source or None, metadata, active.request)
             )
 
     def receive_done(self, request_id: str, source: str, handed_to: Any = None) -> None:
-        """Take the end of another stage's stream to this one."""
+        """Take the end of another stage's stream to this one, or of the client's."""
         with self._lock:
             active = self._requests.enter(request_id)
             if active is not None:
                 active.note(source, DONE, handed_to)
-                self.scheduler.inbox.put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
+                self.scheduler.inbox.put(
+                    IncomingMessage(request_id, "stream_done", None, source or None, None, active.request)
+                )
 
     # --- streams whose reader is slow ----------------------------------------------------------------------------------
     def flow(self, request_id: str, target: str, *, paused: bool) -> None:
@@ -233,16 +235,39 @@ class Stage(StageThread):
                 self._outputs.flow(active, target, paused=paused)
 
     def _chunks_were_taken(self, messages: list[IncomingMessage]) -> None:
+        of_clients: dict[str, int] = {}
         for message in messages:
-            if message.type == "stream_chunk" and self._unread.take((message.request_id, message.source)):
-                self._check_flow_soon(message.request_id, message.source or "")
+            if message.type != "stream_chunk":
+                continue
+            if message.source is None:
+                of_clients[message.request_id] = of_clients.get(message.request_id, 0) + 1
+            elif self._unread.take((message.request_id, message.source)):
+                self._check_flow_soon(message.request_id, message.source)
+        if of_clients:
+            with suppress(RuntimeError):  # the loop is closed: the process is ending
+                self._loop.call_soon_threadsafe(self._inputs_were_taken, of_clients)
+
+    def _inputs_were_taken(self, counts: dict[str, int]) -> None:
+        """Tell the clients that they may send more, unless outputs of their requests wait."""
+        with self._lock:
+            for request_id, count in counts.items():
+                active = self._requests.get(request_id)
+                if active is None:
+                    continue
+                active.taken += count
+                if active.taken and not self._outputs.is_full(request_id):
+                    self._outbound.input_taken(request_id, active.taken)
+                    active.taken = 0
 
     def _check_flow_soon(self, request_id: str, source: str) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
             self._loop.call_soon_threadsafe(self._check_flow, request_id, source)
 
     def _check_flow(self, request_id: str, source: str) -> None:
-        """Tell a stage that streams to this one to wait or to go on, if that has changed."""
+        """Tell a stage that streams to this one, or the client, to wait or to go on, if that has changed."""
+        if not source:
+            self._inputs_were_taken({request_id: 0})
+            return
         with self._lock:
             active = self._requests.get(request_id)
             if active is None:
@@ -337,6 +362,8 @@ class Stage(StageThread):
             self._outbound.flow(source, request_id, active.request, self.name, paused=False)
         for source in self.spec.stream_from:
             self._unread.end((request_id, source))
+        if "" in self.spec.stream_from and not active.error and not active.arrived.get("", (0, None))[0] & DONE:
+            self._outbound.input_taken(request_id, 0, is_over=True)
         if active.request is not None and TRACEPARENT in active.request.metadata:
             self._outbound.span(self.name, request_id, time.monotonic() - active.since, active.error)
         if self.spec.stream_from:

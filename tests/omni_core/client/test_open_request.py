@@ -1,0 +1,155 @@
+"""Requests whose input is sent while their outputs are read, through whole pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import omni_core as omni
+from omni_core.coordinator.input_stream import MOST_CHUNKS
+from omni_core.interface import Interface
+from omni_core.protocol.outputs import AudioChunk, TextChunk
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def words() -> Iterator[Any]:
+    """The module ``word_stages``, which child processes can import too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE), prepend=":")
+        patch.syspath_prepend(HERE)
+        yield import_module("word_stages")
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_words_are_counted_while_they_come(words: Any, run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
+        async with pipe.open_request(request_id="r") as request:
+            await request.send(TextChunk("one tw"))
+            assert (await anext(request)).data == 2
+            await request.send(TextChunk("o three"))
+            assert (await anext(request)).data == 3
+            await request.finish()
+            await request.finish()
+            assert await request.results() == {"count": 3}
+        # Whole: the stage gets the end of a stream at once.
+        assert await pipe.submit(omni.OmniRequest("ignored"), "whole") == {"count": 0}
+        with pytest.raises(omni.InvalidRequestError, match="input of this request is finished"):
+            await request.send(TextChunk("more"))
+        with pytest.raises(
+            omni.InvalidRequestError, match=r"must be a TextChunk \(text\) or AudioChunk \(audio\), is a"
+        ):
+            await request.send({"pixels": np.zeros(3)})
+
+
+async def test_large_chunks_travel_too(words: Any, run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe, pipe.open_request() as request:
+        for _ in range(5):
+            await request.send(AudioChunk(np.zeros(2_000_000, np.float32), 16_000))
+        await request.finish()
+        assert await request.results() == {"count": 5}
+
+
+async def test_a_slow_stage_slows_the_sender(words: Any, run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, delay=0.002)) as pipe, pipe.open_request() as request:
+        most = 0
+        for number in range(6 * MOST_CHUNKS):
+            await request.send(TextChunk(f"{number} "))
+            most = max(most, number + 1 - request.chunks_taken)
+        assert most <= MOST_CHUNKS
+        await request.finish()
+        assert await request.results() == {"count": 6 * MOST_CHUNKS}
+
+
+async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(words: Any, run_folder: Path) -> None:
+    config = words.word_pipeline(run_folder, retries=1)
+    async with omni.open_async(config) as pipe:
+        for word, error in (("fail", "ValueError: a word that fails"), ("die", "ProcessDied")):
+            async with pipe.open_request() as request:
+                await request.send(TextChunk("one "))
+                assert (await anext(request)).data == 1
+                await request.send(TextChunk(word))
+                with pytest.raises(omni.RequestFailedError, match=error):
+                    await request.results()
+                with pytest.raises(omni.RequestFailedError, match=error):
+                    await request.send(TextChunk("two"))
+                assert request.chunks_taken >= 1
+        async with pipe.open_request() as request:  # the stage serves again
+            await request.send(TextChunk("one two "))
+            await request.finish()
+            assert await request.results() == {"count": 2}
+
+
+async def test_abandoned_and_aborted_requests_leave_nothing(words: Any, run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
+        for number in range(50):
+            request = pipe.open_request()
+            await request.send(TextChunk("one "))
+            if number % 2:
+                await request.aclose()
+        del request
+        gc.collect()
+        await until(lambda: pipe._runner.coordinator.in_flight == 0)
+
+        async def left() -> float:
+            numbers = (await pipe.statistics())["count"]["count"]
+            return numbers["in_flight"] + numbers["running"] + numbers["waiting"]
+
+        async with asyncio.timeout(20):
+            while await left():  # the scheduler drops a request when its running step has ended
+                pass
+
+
+async def test_a_reader_is_told_that_its_request_was_aborted(words: Any, run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
+        async with pipe.open_request() as request:
+            reading = asyncio.create_task(request.results())
+            await asyncio.sleep(0)
+        with pytest.raises(omni.RequestAbortedError):
+            await reading
+
+
+async def test_a_pipeline_that_takes_no_streams_says_so(words: Any, run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, interface=Interface())) as pipe:
+        with pytest.raises(omni.InvalidRequestError, match="takes no input as a stream"):
+            pipe.open_request()
+        assert pipe._runner.coordinator.in_flight == 0
+
+
+def test_threads_send_and_read(words: Any, run_folder: Path) -> None:
+    with omni.open(words.word_pipeline(run_folder)) as pipe:
+        with pipe.open_request() as request:
+
+            def write() -> None:
+                for number in range(3 * MOST_CHUNKS):
+                    request.send(TextChunk(f"{number} "))
+                request.finish()
+
+            writing = threading.Thread(target=write)
+            writing.start()
+            *partial, whole = list(request)
+            writing.join(20)
+            assert [event.data for event in partial] == list(range(1, 3 * MOST_CHUNKS + 1))
+            assert (whole.data, whole.final) == (3 * MOST_CHUNKS, True)
+        opened = pipe.open_request(request_id="dropped")
+        opened.send(TextChunk("one"))
+        del opened
+        gc.collect()
+        with pipe.open_request() as request:
+            request.finish()
+            assert request.results() == {"count": 0}
+        assert pipe._pipe._runner.coordinator.in_flight == 0

@@ -1,0 +1,111 @@
+"""Inputs that come as streams: credits, ends and deaths, decided without processes, event loop or clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omni_core.coordinator import inputs
+from omni_core.coordinator.actions import Ended, Feed, Start, Wake, Withdraw
+from omni_core.coordinator.input_stream import MOST_BYTES, MOST_CHUNKS, InputStream
+from omni_core.coordinator.request_machine import RequestMachine
+from omni_core.coordinator.requests import TrackedRequest
+from omni_core.errors import RequestAbortedError, RequestFailedError
+from omni_core.protocol.messages import ErrorInfo, OmniRequest
+
+
+def opened(**options: Any) -> tuple[RequestMachine, TrackedRequest, InputStream]:
+    requests = RequestMachine(terminal_stages=["out"], new_id=lambda: "new", **options)
+    tracked, actions = requests.submit(OmniRequest(), "r", wants_partial=True, now=0.0, is_open=True)
+    assert actions == [Start(tracked)]
+    assert tracked.input is not None
+    return requests, tracked, tracked.input
+
+
+def test_a_request_begins_before_its_input_and_chunks_follow_it() -> None:
+    _, tracked, stream = opened()
+    assert not stream.has_room  # the request itself may still be encoded
+    assert inputs.ready(tracked) == [Wake(tracked)]
+    assert stream.has_room
+    assert inputs.send(tracked, b"one", False) == [Feed("r", tracked.request, 0, b"one", False)]
+    assert inputs.send(tracked, b"two", True) == [Feed("r", tracked.request, 1, b"two", True)]
+    assert inputs.finish(tracked) == [Feed("r", tracked.request, 2)]
+    assert stream.is_finished
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, MOST_CHUNKS), (MOST_BYTES // 4, 4), (3 * MOST_BYTES, 1)])
+def test_chunks_that_are_not_taken_are_bounded_by_number_and_bytes(size: int, most: int) -> None:
+    _, tracked, stream = opened()
+    inputs.ready(tracked)
+    chunk, sent = bytes(size), 0
+    while stream.has_room:
+        inputs.send(tracked, chunk, False)
+        sent += 1
+    assert sent == most
+    assert inputs.taken(tracked, 1, is_over=False) == [Wake(tracked)]
+    assert stream.has_room
+    inputs.taken(tracked, 10_000, is_over=False)  # what a stage says cannot take more than was sent
+    assert stream.taken == most
+
+
+def test_a_stage_that_answers_early_needs_no_more_and_the_sender_does_not_wait() -> None:
+    requests, tracked, stream = opened()
+    inputs.ready(tracked)
+    while stream.has_room:
+        inputs.send(tracked, b"chunk", False)
+    inputs.taken(tracked, 0, is_over=True)
+    assert stream.has_room
+    assert inputs.send(tracked, b"more", False) == []
+    # What is on its way must begin no request anew in a process that knows it no more.
+    assert requests.result("r", "out", 1, final=True, now=1.0) == [Withdraw("r"), Ended(tracked)]
+    assert inputs.send(tracked, b"more", False) == inputs.finish(tracked) == []
+
+
+def test_a_finished_input_is_not_withdrawn_at_the_end() -> None:
+    requests, tracked, _ = opened()
+    inputs.ready(tracked)
+    inputs.finish(tracked)
+    assert requests.result("r", "out", 1, final=True, now=1.0) == [Ended(tracked)]
+
+
+def test_the_sender_gets_the_error_of_its_request() -> None:
+    requests, tracked, _ = opened()
+    inputs.ready(tracked)
+    requests.failure("r", ErrorInfo("in", "ValueError", "bad"), 1.0)
+    for event in (lambda: inputs.send(tracked, b"", False), lambda: inputs.finish(tracked)):
+        with pytest.raises(RequestFailedError, match="ValueError: bad"):
+            event()
+    requests, tracked, _ = opened()
+    requests.abort("r", 1.0)
+    with pytest.raises(RequestAbortedError):
+        inputs.send(tracked, b"", False)
+
+
+@pytest.mark.parametrize("begun", ["no", "a chunk", "finished"])
+def test_a_request_runs_again_only_if_its_input_has_not_begun(begun: str) -> None:
+    requests, tracked, stream = opened(retries=1)
+    inputs.ready(tracked)
+    if begun != "no":
+        _ = inputs.send(tracked, b"one", False) if begun == "a chunk" else inputs.finish(tracked)
+    actions = requests.process_lost({"r": "in"}, "killed", 1.0)
+    if begun == "no":
+        assert actions == [Withdraw("r"), Start(tracked)]
+        assert tracked.attempt_id == "r~new"
+        assert not stream.has_room
+    else:
+        assert tracked.is_over
+        with pytest.raises(RequestFailedError, match="killed"):
+            inputs.send(tracked, b"two", False)
+
+
+@pytest.mark.parametrize("deadly_is_open", [False, True])
+def test_equal_beginnings_are_no_equal_contents(deadly_is_open: bool) -> None:
+    """An input that ended its process makes no other request suspect that began in the same way, nor a whole request an input."""
+    requests = RequestMachine(terminal_stages=["out"], digest=lambda request: b"same")
+    for number in range(9):
+        is_open = deadly_is_open if number < 3 else not deadly_is_open
+        _, actions = requests.submit(OmniRequest(), f"r{number}", wants_partial=True, now=1.0, is_open=is_open)
+        assert [type(each) for each in actions] == [Start]
+        if number < 3:
+            requests.process_lost({f"r{number}": "in"}, "killed", 1.0)
