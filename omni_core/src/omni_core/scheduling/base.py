@@ -32,7 +32,7 @@ class IncomingMessage:
         type: ``new_request`` (``data`` is the :class:`~omni_core.protocol.messages.StagePayload`, after fan-in),
             ``stream_chunk`` (``data`` is the chunk) or ``stream_done`` (no data: ``source`` has sent its last chunk).
         data: see ``type``. Read-only: it may be shared with other stages of the same process.
-        source: the stage that sent it; for a fan-in, the stage that completed it; ``None`` from the coordinator.
+        source: the stage that sent it; for a fan-in, the stage that completed it; ``None`` from the client, whose input may be a stream.
         metadata: what the sender attached to a stream chunk.
         request: the request without its inputs. Present on every message, because a chunk may come before the payload.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from omni_testing.relay import RelayConformance
     from omni_testing.scheduler import SchedulerConformance
     from omni_testing.step_scheduler import StepSchedulerConformance
+    from omni_testing.streamed_input import StreamedInputConformance
 
 __all__ = [
     "CheckpointConformance",
@@ -41,6 +42,7 @@ __all__ = [
     "RelayConformance",
     "SchedulerConformance",
     "StepSchedulerConformance",
+    "StreamedInputConformance",
 ]
 
 _MODULES = {
@@ -56,6 +58,7 @@ _MODULES = {
     "RelayConformance": "relay",
     "SchedulerConformance": "scheduler",
     "StepSchedulerConformance": "step_scheduler",
+    "StreamedInputConformance": "streamed_input",
 }
 
 

@@ -1,0 +1,101 @@
+"""The suite of streamed inputs passes on a scheduler that keeps the contract and fails on each that breaks it in one way."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import TextChunk
+from omni_core.scheduling.base import Scheduler
+from omni_core.scheduling.streaming import StreamingScheduler
+from omni_testing import StreamedInputConformance
+
+
+class Count(StreamingScheduler[list[str]]):
+    """Counts the words of a text that is still being written."""
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> list[str]:
+        return [""]
+
+    def on_chunk(self, state: list[str], chunk: Any, metadata: dict[str, Any] | None) -> None:
+        if chunk.text == "fail":
+            raise ValueError("a bad chunk")
+        state[0] += chunk.text
+
+    def finish(self, request_id: str, state: list[str]) -> int:
+        return len(state[0].split())
+
+
+class TestCount(StreamedInputConformance):
+    scheduler: type[Scheduler] = Count
+
+    def make(self) -> Scheduler:
+        return self.scheduler()
+
+    def pieces(self, number: int) -> list[Any]:
+        return [TextChunk(letter) for letter in "a few words " * number]
+
+    def join(self, pieces: list[Any]) -> Any:
+        return TextChunk("".join(each.text for each in pieces))
+
+    def bad(self) -> Any:
+        return TextChunk("fail")
+
+
+class CountsChunks(Count):
+    """Counts words chunk by chunk, so that the cut matters."""
+
+    def on_chunk(self, state: list[str], chunk: Any, metadata: dict[str, Any] | None) -> None:
+        state[0] += f"{chunk.text} "
+
+
+class MixesRequests(Count):
+    """Has one text for all requests."""
+
+    text: ClassVar = [""]
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> list[str]:
+        return self.text
+
+    def finish(self, request_id: str, state: list[str]) -> int:
+        number = super().finish(request_id, state)
+        if len(self._requests) == 1:
+            state[0] = ""
+        return number
+
+
+class TakesNothingBad(Count):
+    def on_chunk(self, state: list[str], chunk: Any, metadata: dict[str, Any] | None) -> None:
+        state[0] += chunk.text
+
+
+class ForgetsNoAborts(Count):
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+class EndsEmptyInputsTwice(Count):
+    def finish(self, request_id: str, state: list[str]) -> int:
+        if not state[0]:
+            self._fail(request_id, ValueError("it is empty"))
+        return super().finish(request_id, state)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "test"),
+    [
+        (CountsChunks, "test_every_cut_of_the_input_gives_the_same_result"),
+        (MixesRequests, "test_inputs_side_by_side_give_what_they_give_alone"),
+        (EndsEmptyInputsTwice, "test_no_result_comes_twice_and_an_empty_input_ends"),
+        (TakesNothingBad, "test_a_bad_chunk_fails_its_request_alone"),
+        (ForgetsNoAborts, "test_an_abandoned_input_leaves_nothing"),
+    ],
+)
+def test_the_suite_bites(scheduler: type[Scheduler], test: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omni_testing.scheduler.PATIENCE", 1.0)
+    suite = TestCount()
+    suite.scheduler = scheduler
+    with pytest.raises(AssertionError):
+        getattr(suite, test)()
