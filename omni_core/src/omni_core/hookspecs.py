@@ -247,13 +247,40 @@ HOOKS: dict[str, Hook] = {}
 """Every hook of this page by name."""
 
 
+def hookspec(kind: str, level: int, component: type[Component] = Component) -> Callable[[F], F]:
+    """Make the decorated function the specification of a hook: of a kind of components that a plugin defines.
+
+    The module that its entry point names imports the function, whose docstring says what a component's target is. Other plugins implement
+    the hook as they do those of this page; ``load_plugins().components(NAME)`` and ``.get(NAME, component)`` find what they provide.
+    Example::
+
+        @hookspec(kind="voice detector", level=1)
+        def omni_voice_detectors() -> list[Component]:
+            return []
+
+    Raises:
+        TypeError: the name does not begin with ``omni_``, the level is no positive number, or ``component`` no component.
+    """
+
+    def mark(specification: F) -> F:
+        name = specification.__name__
+        if not name.startswith("omni_") or level < 1 or not issubclass(component, Component):
+            raise TypeError(
+                f"hookspec {name}: the name must begin with omni_, the level be 1 or more, and the class a Component"
+            )
+        vars(specification)["omni_spec"] = Hook(name, kind, level, component, specification)
+        return specification
+
+    return mark
+
+
 def hook(kind: str, level: int, component: type[Component] = Component) -> Callable[[F], F]:
-    """Make the decorated function the specification of a hook."""
+    """Make the decorated function the specification of a hook of this page."""
 
     def register(specification: F) -> F:
-        name = specification.__name__
-        HOOKS[name] = Hook(name, kind, level, component, specification)
-        return specification
+        marked = hookspec(kind, level, component)(specification)
+        HOOKS[marked.__name__] = vars(marked)["omni_spec"]
+        return marked
 
     return register
 

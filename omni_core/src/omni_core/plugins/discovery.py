@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from fnmatch import fnmatch
 from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 from typing import Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, Component, Hook
 from omni_core.plugins.isolation import PluginFault, isolated
-from omni_core.plugins.levels import Levels, complaint, declared
+from omni_core.plugins.levels import Levels, check_known, complaint, declared
 
 ENTRY_POINT_GROUP = "omni"
 
@@ -46,6 +46,7 @@ class PluginRecord:
         traceback: of a broken one.
         components: what it provides, by hook.
         levels: the API levels that its entry point declares, by hook.
+        hooks: those that it defines, by name: kinds of components that other plugins provide.
         warnings: mistakes that a loaded plugin makes, a line each.
         seconds: how long its import and its hooks took.
     """
@@ -59,6 +60,7 @@ class PluginRecord:
     traceback: str = ""
     components: dict[str, list[Component]] = field(factory=dict)
     levels: Levels = field(factory=dict)
+    hooks: dict[str, Hook] = field(factory=dict)
     warnings: list[str] = field(factory=list)
     seconds: float = 0.0
 
@@ -71,20 +73,35 @@ class PluginRecord:
 def discover(allowed: str | None, denied: str | None) -> list[PluginRecord]:
     """Find every installed plugin, and load those that are allowed and work.
 
+    All are imported before any is asked for components, because one may provide components of a kind that another defines.
+
     Args:
         allowed: the value of ``OMNI_PLUGINS``: comma-separated names or patterns, empty for none; ``None`` allows all.
         denied: the value of ``OMNI_DISABLE_PLUGINS``, likewise; it wins.
     """
-    records = []
+    records, modules = [], []
     for point, distribution, version in _entry_points():
         record = PluginRecord(point.name, distribution, version, point.value.partition("[")[0].strip())
         reason = _why_disabled(point.name, allowed, denied)
         if reason:
             record.status, record.reason = PluginStatus.DISABLED, reason
-        else:
-            _load(record, point.value)
+        elif (module := _import(record, point.value)) is not None:
+            modules.append((record, module))
         records.append(record)
-    return sorted(records, key=lambda record: (record.name, record.distribution))
+    records.sort(key=lambda record: (record.name, record.distribution))
+    _refuse_second_definitions(records)
+    for defines in (True, False):  # what defines a kind must work before others provide components of it
+        hooks = defined_hooks(records)
+        for record, module in modules:
+            if bool(record.hooks) is defines and record.status is PluginStatus.LOADED:
+                _load(record, module, hooks, records)
+    return records
+
+
+def defined_hooks(records: Iterable[PluginRecord]) -> dict[str, Hook]:
+    """Return the hooks of the core, and those that plugins which work define, by name."""
+    working = [record for record in records if record.status is PluginStatus.LOADED]
+    return {**HOOKS, **{name: hook for record in working for name, hook in record.hooks.items()}}
 
 
 def _entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
@@ -110,8 +127,8 @@ def _why_disabled(name: str, allowed: str | None, denied: str | None) -> str:
     return ""
 
 
-def _load(record: PluginRecord, entry_point: str) -> None:
-    """Import one plugin and ask it for its components. What it raises stays in its record."""
+def _import(record: PluginRecord, entry_point: str) -> ModuleType | _Unimportable | None:
+    """Import a plugin that may be compatible, and note the hooks that it defines. What it raises stays in its record."""
     began = time.perf_counter()
     try:
         with isolated():
@@ -119,29 +136,87 @@ def _load(record: PluginRecord, entry_point: str) -> None:
             record.reason = complaint(record.levels, record.distribution, record.version)
             if record.reason:
                 record.status = PluginStatus.INCOMPATIBLE
-                return
+                return None
             module = importlib.import_module(record.module)
-            record.components = _components(module)
-            record.warnings = list(_warnings(record, module))
+            record.hooks = _definitions(module)
+            return module
     except PluginFault as fault:
-        record.status, record.reason, record.traceback = PluginStatus.BROKEN, str(fault), fault.traceback
-    record.seconds = time.perf_counter() - began
+        if record.levels.keys() <= HOOKS.keys():
+            _break(record, fault)
+            return None
+        return _Unimportable(fault)  # perhaps because of another level of the plugin that defines the kind
+    finally:
+        record.seconds = time.perf_counter() - began
+
+
+@frozen
+class _Unimportable:
+    """The import of a plugin that provides components of a kind that the core does not know has failed."""
+
+    fault: PluginFault
+
+
+def _definitions(module: ModuleType) -> dict[str, Hook]:
+    """Return the hooks whose specifications are in the package of a plugin's module."""
+    package = module.__name__.partition(".")[0]
+    marked = [each for each in vars(module).values() if isinstance(getattr(each, "omni_spec", None), Hook)]
+    return {each.__name__: each.omni_spec for each in marked if each.__module__.partition(".")[0] == package}
+
+
+def _refuse_second_definitions(records: list[PluginRecord]) -> None:
+    """Break the plugins that define a hook of the core, or one that another plugin defines too."""
+    for name in {name for record in records for name in record.hooks}:
+        owners = [record for record in records if name in record.hooks]
+        for record in owners if name in HOOKS or len(owners) > 1 else ():
+            others = [each.title for each in owners if each is not record] or ["the core"]
+            record.status, record.reason = (
+                PluginStatus.BROKEN,
+                f"it defines the hook {name!r}, as {' and '.join(others)} does",
+            )
+
+
+def _break(record: PluginRecord, fault: PluginFault) -> None:
+    record.status, record.reason, record.traceback = PluginStatus.BROKEN, str(fault), fault.traceback
+
+
+def _load(
+    record: PluginRecord, module: ModuleType | _Unimportable, hooks: dict[str, Hook], records: list[PluginRecord]
+) -> None:
+    """Ask an imported plugin for its components. What it raises stays in its record."""
+    began = time.perf_counter()
+    owners = {name: f"{each.distribution} ({each.version} is installed)" for each in records for name in each.hooks}
+    try:
+        with isolated():
+            check_known(record.levels, hooks)
+            record.reason = complaint(record.levels, record.distribution, record.version, hooks, owners)
+            if record.reason:
+                record.status = PluginStatus.INCOMPATIBLE
+                return
+        if isinstance(module, _Unimportable):
+            _break(record, module.fault)
+            return
+        with isolated():
+            record.components = _components(module, hooks)
+            record.warnings = list(_warnings(record, module, hooks))
+    except PluginFault as fault:
+        _break(record, fault)
+    record.seconds += time.perf_counter() - began
     if record.seconds > SLOW_IMPORT:
         record.warnings.append(
             f"its import takes {record.seconds:.1f} s, for which every command waits; {record.module} must import nothing heavy"
         )
 
 
-def _components(module: ModuleType) -> dict[str, list[Component]]:
+def _components(module: ModuleType, hooks: dict[str, Hook]) -> dict[str, list[Component]]:
     """Call the hooks of a plugin and check what they return."""
     found = {}
     for name in _marked(module):
-        if name not in HOOKS:
-            raise AttributeError(f"unknown hook {name!r}{did_you_mean(name, HOOKS)}")
-        components = _checked(HOOKS[name], getattr(module, name)())
+        if name not in hooks:
+            raise AttributeError(f"unknown hook {name!r}{did_you_mean(name, hooks)}")
+        components = _checked(hooks[name], getattr(module, name)())
         if components:
             found[name] = components
-    return {name: found[name] for name in HOOKS if name in found}
+    return {name: found[name] for name in hooks if name in found}
 
 
 def _checked(hook: Hook, returned: Any) -> list[Component]:
@@ -162,15 +237,16 @@ def _marked(module: ModuleType) -> list[str]:
     return [name for name in dir(module) if isinstance(getattr(getattr(module, name), "omni_impl", None), dict)]
 
 
-def _warnings(record: PluginRecord, module: ModuleType) -> Iterator[str]:
+def _warnings(record: PluginRecord, module: ModuleType, hooks: dict[str, Hook]) -> Iterator[str]:
     marked = _marked(module)
-    for name in HOOKS:
-        if name not in marked and callable(getattr(module, name, None)):
+    for name, hook in hooks.items():
+        given = getattr(module, name, None)
+        if name not in marked and callable(given) and not hasattr(given, "omni_spec"):
             yield f"{name} is not marked with @hookimpl, so it is not called"
         if name in record.levels and name not in marked:
-            yield f"its entry point declares {HOOKS[name].plural}, and its module has no hook {name}"
-    unsaid = [f"{HOOKS[name].plural}-{HOOKS[name].level}" for name in record.components if name not in record.levels]
+            yield f"its entry point declares {hook.plural}, and its module has no hook {name}"
+    unsaid = [f"{hooks[name].plural}-{hooks[name].level}" for name in record.components if name not in record.levels]
     if unsaid:
         yield f"its entry point does not declare API levels; write: {record.module} [{', '.join(unsaid)}]"
-    if not record.components:
+    if not record.components and not record.hooks:
         yield "it provides nothing"

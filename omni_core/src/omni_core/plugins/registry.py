@@ -8,8 +8,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from omni_core.errors import PluginError, did_you_mean
-from omni_core.hookspecs import HOOKS, Component, works
-from omni_core.plugins.discovery import PluginRecord, PluginStatus, discover
+from omni_core.hookspecs import Component, works
+from omni_core.plugins.discovery import PluginRecord, PluginStatus, defined_hooks, discover
 from omni_core.plugins.isolation import PluginFault, isolated
 from omni_core.references import normalize, problem
 
@@ -25,6 +25,8 @@ class PluginRegistry:
 
     def __init__(self, records: list[PluginRecord]) -> None:
         self.records = records
+        self.hooks = defined_hooks(records)
+        """Every hook by name: those of the core, and those that plugins define."""
 
     def components(self, hook: str) -> Iterator[tuple[Component, PluginRecord]]:
         """Yield every component of a hook with the plugin that provides it, duplicates included."""
@@ -42,7 +44,9 @@ class PluginRegistry:
             PluginError: no plugin provides it, or two do; the message names them and what to do.
         """
         found = [(component, record) for component, record in self.components(hook) if component.name == name]
-        kind = HOOKS[hook].kind
+        if hook not in self.hooks:
+            raise PluginError("; ".join([f"no plugin that works defines the hook {hook!r}", *self.suspects()]))
+        kind = self.hooks[hook].kind
         if len(found) == 1:
             return found[0][0]
         if found:
@@ -76,12 +80,12 @@ class PluginRegistry:
     def duplicates(self) -> list[str]:
         """Return one line for every name that more than one plugin provides."""
         lines = []
-        for hook in HOOKS:
+        for hook in self.hooks:
             owners: dict[str, list[str]] = {}
             for component, record in self.components(hook):
                 owners.setdefault(component.name, []).append(record.title)
             twice = {name: who for name, who in owners.items() if len(who) > 1}
-            lines += [f"{HOOKS[hook].kind} {name!r}: {' and '.join(who)}" for name, who in twice.items()]
+            lines += [f"{self.hooks[hook].kind} {name!r}: {' and '.join(who)}" for name, who in twice.items()]
         return lines
 
     def check(self) -> list[tuple[str, Component, PluginRecord, str | None]]:
@@ -92,7 +96,7 @@ class PluginRegistry:
         """
         return [
             (hook, component, record, answer_of(component))
-            for hook in HOOKS
+            for hook in self.hooks
             for component, record in self.components(hook)
         ]
 

@@ -59,8 +59,10 @@ def list_() -> None:
     for record in registry.records:
         origin = f"{record.distribution} {record.version} ({described(record.levels)})"
         click.echo(f"{record.name:{width}}  {record.status.value:12}  {origin}  {record.reason}".rstrip())
+        for defined in record.hooks.values():
+            click.echo(f"{'':{width}}  defines the kind: {defined.kind} ({defined.plural}-{defined.level})")
         for hook, components in record.components.items():
-            names = f"{HOOKS[hook].kind}: {', '.join(component.name for component in components)}"
+            names = f"{registry.hooks[hook].kind}: {', '.join(component.name for component in components)}"
             indent = " " * (width + 2)
             columns = get_terminal_size().columns
             for line in wrap(
@@ -77,7 +79,7 @@ def list_() -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Show one plugin in full: what it provides, which stages use it (by omni-testing), and its traceback if it is broken."""
-    records, uses = _named(name), None
+    records, hooks, uses = _named(name), load_plugins().hooks, None
     with suppress(ModuleNotFoundError):
         from omni_testing.uses import Uses
 
@@ -91,8 +93,11 @@ def show(name: str) -> None:
             click.echo(f"  reason:       {record.reason}")
         for line in record.warnings:
             click.echo(f"  warning:      {line}")
+        for defined in record.hooks.values():
+            click.echo(f"  defines:      {defined.name}, level {defined.level}")
         for hook, components in record.components.items():
-            click.echo(f"  {hook} (this core offers API level {HOOKS[hook].level}):")
+            offered_by = "this core" if hook in HOOKS else "the plugin that defines it"
+            click.echo(f"  {hook} ({offered_by} offers API level {hooks[hook].level}):")
             for component in components:
                 click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
                 if uses is not None and (found := uses.of(hook, component)):
@@ -126,7 +131,7 @@ def check(names: tuple[str, ...], full: bool, pipeline: str | None) -> None:
     bad = False
     for hook, component, record, answer in registry.check():
         if record in records:
-            about = f"{HOOKS[hook].kind} {component.name} ({record.distribution})"
+            about = f"{registry.hooks[hook].kind} {component.name} ({record.distribution})"
             click.echo(f"{'ok  ' if works(answer) else 'no  '}{about}" + (f": {answer}" if answer else ""))
             bad |= isinstance(answer, Defect)
             if isinstance(component, KernelComponent) and component.reference and works(answer):

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import PluginError
-from omni_core.hookspecs import HOOKS, Component, PipelineComponent
+from omni_core.hookspecs import Component, Hook, PipelineComponent
 from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, PluginStatus, isolated, load_plugins
 from omni_core.plugins.registry import problem_of
 from omni_core.references import load
@@ -41,23 +42,25 @@ def suites(only: str | None = None, registry: PluginRegistry | None = None) -> d
     Raises:
         PluginError: no plugin has that name.
     """
-    records = (registry or load_plugins()).records
+    registry = registry or load_plugins()
+    records = registry.records
     chosen = [each for each in records if only in (None, each.name) and each.status is not PluginStatus.DISABLED]
     if only is not None and not chosen:
         names = ", ".join(each.name for each in records) or "none"
         raise PluginError(f"no plugin is called {only!r}, or it is disabled; installed are: {names}")
     found: dict[str, type] = {}
     for record in chosen:
-        for made in _of_plugin(record):
+        for made in _of_plugin(record, registry.hooks):
             found[made.__name__] = made
     return found
 
 
 def untested(only: str | None = None, registry: PluginRegistry | None = None) -> list[str]:
     """Return the components that a suite could test but that name none, as words."""
+    registry = registry or load_plugins()
     return [
-        _about(hook, component, record)
-        for record in (registry or load_plugins()).records
+        _about(registry.hooks[hook], component, record)
+        for record in registry.records
         if only in (None, record.name)
         for hook, components in record.components.items()
         for component in components
@@ -65,13 +68,14 @@ def untested(only: str | None = None, registry: PluginRegistry | None = None) ->
     ]
 
 
-def _of_plugin(record: PluginRecord) -> list[type]:
+def _of_plugin(record: PluginRecord, hooks: Mapping[str, Hook]) -> list[type]:
     about = f"plugin {record.name} ({record.distribution})"
     made = [_class(f"plugin {record.name}", PluginConformance, {"about": about, "entry_point": record.name})]
     run: set[str | None] = set()
     for hook, components in record.components.items():
         for component in components:
-            about, suite, problem = _about(hook, component, record), _suite_of(hook, component), problem_of(component)
+            suite, problem = _suite_of(hook, component), problem_of(component)
+            about = _about(hooks[hook], component, record)
             if suite is None:
                 continue
             wrong: str | None = problem if isinstance(problem, Defect) else None
@@ -85,7 +89,7 @@ def _of_plugin(record: PluginRecord) -> list[type]:
                 suite = _skipped(problem)
             elif component.conformance is not None:
                 run.add(component.conformance)
-            made.append(_class(f"{HOOKS[hook].kind} {component.name}", suite, _attributes(hook, component, about)))
+            made.append(_class(f"{hooks[hook].kind} {component.name}", suite, _attributes(hook, component, about)))
     return made
 
 
@@ -163,5 +167,5 @@ def _class(title: str, suite: type, attributes: Attributes) -> type:
     return type(name, (suite,), {**attributes, "__doc__": attributes["about"]})
 
 
-def _about(hook: str, component: Component, record: PluginRecord) -> str:
-    return f"{HOOKS[hook].kind} {component.name} ({record.distribution})"
+def _about(hook: Hook, component: Component, record: PluginRecord) -> str:
+    return f"{hook.kind} {component.name} ({record.distribution})"

@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from omni_core.hookspecs import HOOKS, Component
-from omni_core.plugins import load_plugins
+from omni_core.hookspecs import Component
+from omni_core.plugins import PluginRecord, load_plugins
 from omni_core.plugins.levels import declared
 
 IMPORT_SECONDS = 0.02
@@ -67,6 +67,10 @@ class PluginConformance:
             for component in getattr(module, name)()
         ]
 
+    def _record(self) -> PluginRecord:
+        (record,) = [each for each in load_plugins().records if each.name == self.entry_point]
+        return record
+
     def test_it_imports_in_no_time_and_without_heavy_libraries(self) -> None:
         command = [sys.executable, "-c", _MEASURE, self.module(), *HEAVY]
         best = float("inf")
@@ -83,20 +87,26 @@ class PluginConformance:
     def test_its_entry_point_declares_its_api_levels(self) -> None:
         levels = declared(self._entry_point().value)
         for name in {hook for hook, _ in self.components()}:
-            hook = HOOKS[name]
+            hook = load_plugins().hooks[name]
             wanted = f"its entry point must name the API level: {self.module()} [{hook.plural}-{hook.level}]"
             assert hook.level in levels.get(name, ()), wanted
 
     def test_it_is_loaded_without_complaint(self) -> None:
-        (record,) = [each for each in load_plugins().records if each.name == self.entry_point]
+        record = self._record()
         assert record.status.value not in ("broken", "incompatible"), record.reason
         assert not [each for each in record.warnings if "its import takes" not in each]  # measured by a test of its own
 
+    def test_the_kinds_that_it_defines_are_documented(self) -> None:
+        for hook in self._record().hooks.values():
+            text = hook.specification.__doc__ or ""
+            assert "Target" in text, f"{hook.name}: its docstring must say what a component's target is (Target: ...)"
+            assert hook.specification() == [], f"{hook.name}: a specification must return []"
+
     def test_its_names_are_unique(self) -> None:
-        assert self.components(), "it provides nothing"
+        assert self.components() or self._record().hooks, "it provides nothing"
         own = [(hook, component.name) for hook, component in self.components()]
         assert len(own) == len(set(own))
-        titles = tuple(f"{HOOKS[hook].kind} {name!r}:" for hook, name in own)
+        titles = tuple(f"{load_plugins().hooks[hook].kind} {name!r}:" for hook, name in own)
         clashes = [line for line in load_plugins().duplicates() if line.startswith(titles)]
         assert not clashes, clashes
 
