@@ -28,9 +28,10 @@ from omni_core.protocol.specs import ProcessSpec, StageSpec
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.stage.inflow import MOST_CHUNK_BYTES, MOST_CHUNKS
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import MOST_OUTPUTS
-from omni_core.stage.stage import MOST_CHUNK_BYTES, MOST_CHUNKS, Stage
+from omni_core.stage.stage import Stage
 
 
 class Control:

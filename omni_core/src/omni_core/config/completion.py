@@ -59,4 +59,8 @@ def completed(config: PipelineConfig, located: Callable[[str], str] = str) -> Pi
         config = load_plugin(FITTED, "stages on GPUs need omni-cli: pip install omni-cli")(config, located)
     if config.fetch_fn is not None:
         config = evolve(config, model_path=load(config.fetch_fn)(config.model_path), fetch_fn=None)
-    return config
+    parts = {
+        name: evolve(part, model_path=load(part.fetch_fn)(part.model_path), fetch_fn=None) if part.fetch_fn else part
+        for name, part in config.parts.items()
+    }
+    return evolve(config, parts=parts)

@@ -28,8 +28,8 @@ _FLAT = ("env", "env_defaults", "hosts", "labels")
 """Those whose keys may contain dots, because their values are no mappings."""
 
 _OWN: dict[type, tuple[str, ...]] = {
-    StageConfig: ("name", "next", "terminal", "wait_for", "stream_to"),
-    PipelineConfig: ("interface", "config_cls"),
+    StageConfig: ("name", "next", "terminal", "wait_for", "stream_to", "chunks_to", "part"),
+    PipelineConfig: ("interface", "config_cls", "parts"),
 }
 """Fields that no override changes."""
 

@@ -77,7 +77,9 @@ class StageConfig:
 
     A stage has a ``factory``, or it is assembled from named parts: ``scheduler(model_runner(feedback))``.
 
-    A stage either has ``next`` or is ``terminal``. ``next``, ``wait_for`` and ``stream_to`` are what is possible for any request;
+    A stage either has ``next`` or is ``terminal``; in a composed pipeline it may be both.
+
+    ``next``, ``wait_for`` and ``stream_to`` are what is possible for any request;
     the functions beside them choose out of that for one request.
 
     Attributes:
@@ -114,6 +116,10 @@ class StageConfig:
         expand_fn: ``(payload) -> {role: payload} | None``: the parts in which the stage computes a request, such as a prompt and a negative
             prompt. Each is computed as a request of its own would be; the result is ``{role: data}``. ``None``: no parts.
         stream_to: the stages that may get stream chunks, beside ``next``.
+        chunks_to: those of ``stream_to`` that get chunks without a target, beside the client of a terminal stage. By default all, and of a
+            terminal stage none.
+        part: of a composed pipeline, the part that it belongs to. Its functions and its scheduler know the stages of that part by the names
+            that they have there, without ``PART-``.
         stream_done_to_fn: ``(request_id, payload) -> list[str]``: those of ``stream_to`` that are told that this request's stream is
             complete. By default all.
         project_payload: by stage of ``next``, a function ``(payload) -> payload`` that makes what is sent there: usually less.
@@ -157,6 +163,8 @@ class StageConfig:
     merge_fn: str | None = None
     expand_fn: str | None = None
     stream_to: list[str] = field(factory=list)
+    chunks_to: list[str] | None = None
+    part: str | None = None
     stream_done_to_fn: str | None = None
     project_payload: dict[str, str] = field(factory=dict)
     relay: RelayConfig | None = field(default=None, converter=_relay_config)
@@ -254,6 +262,30 @@ class LauncherConfig:
 
 
 @frozen(kw_only=True)
+class PartConfig:
+    """A part of a composed pipeline (:func:`omni_core.config.compose.compose`), which was a pipeline of its own.
+
+    Attributes:
+        entry: its entry stage, by its name in the part. It gets what comes from other parts as the input of a request.
+        model_path: of its stages. fetch_fn, placement_fn, terminal_stages_fn: its own.
+        outputs: modalities that its results for the client have.
+        reads_streams: its entry stage's scheduler takes inputs that come as streams.
+        params: keys of ``params`` that are called otherwise in the composed pipeline: the part's own to the other.
+        metadata: likewise keys of ``metadata``.
+    """
+
+    entry: str
+    model_path: str
+    fetch_fn: str | None = None
+    placement_fn: str | None = None
+    terminal_stages_fn: str | None = None
+    outputs: list[str] = field(factory=list)
+    reads_streams: bool = False
+    params: dict[str, str] = field(factory=dict)
+    metadata: dict[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
 class PipelineConfig:
     """A whole pipeline: its stages and what they share.
 
@@ -286,6 +318,7 @@ class PipelineConfig:
         limits: the most that one request may bring.
         server: options of ``omni serve`` by name, such as ``{port: 9000, limit: {audio_seconds: 60}}``; its flags win over them.
         launcher: what provides machines. By default ``hosts`` if a stage has a ``host``, otherwise ``local``.
+        parts: of a composed pipeline, the pipelines that it is made of, by name.
         admission: objectives, such as ``{ttfa: 0.5}``: requests that would miss them wait for their turn or are refused; without it
             every request is admitted up to ``max_in_flight`` (needs omni-planner).
     """
@@ -314,6 +347,7 @@ class PipelineConfig:
     server: dict[str, Any] = field(factory=dict)
     launcher: LauncherConfig | None = None
     admission: dict[str, Any] = field(factory=dict)
+    parts: dict[str, PartConfig] = field(factory=dict)
 
     @property
     def resolved_name(self) -> str:

@@ -78,6 +78,7 @@ def _known_targets(config: PipelineConfig) -> Iterator[str]:
             "next": stage.next_stages,
             "wait_for": stage.wait_for or [],
             "stream_to": stage.stream_to,
+            "chunks_to": stage.chunks_to or [],
             "project_payload": list(stage.project_payload),
         }
         for field_name, values in targets.items():
@@ -95,9 +96,13 @@ def _known_targets(config: PipelineConfig) -> Iterator[str]:
 
 def _routing(config: PipelineConfig) -> Iterator[str]:
     for path, stage in _each_stage(config):
-        if bool(stage.next_stages) == stage.terminal:
+        if stage.part is not None and stage.part not in config.parts:
+            yield f"{path}.part: no part is called {stage.part!r}{did_you_mean(stage.part, config.parts)}"
+        if set(stage.chunks_to or ()) - set(stage.stream_to):
+            yield f"{path}.chunks_to: only stages named in `stream_to` receive chunks"
+        if bool(stage.next_stages) == stage.terminal and not (stage.terminal and stage.part):
             yield f"{path}: set exactly one of `next` and `terminal: true`"
-        if stage.route_fn and stage.terminal:
+        if stage.route_fn and stage.terminal and not stage.part:
             yield f"{path}.route_fn: not valid on a terminal stage"
         if stage.stream_done_to_fn and not stage.stream_to:
             yield f"{path}.stream_done_to_fn: needs `stream_to`, of which it returns a subset"

@@ -13,17 +13,19 @@ from typing import Any
 from attrs import evolve, frozen
 
 from omni_core.config.completion import completed
+from omni_core.config.compose import whole_name
 from omni_core.config.parts import PARTS, resolve_part, scheduler_of
 from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.schema import PartConfig, PipelineConfig, StageConfig
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
 from omni_core.errors import ConfigError
 from omni_core.launch.relay_plan import own_relay, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.placing import endpoint_of
 from omni_core.plugins import PluginRegistry
-from omni_core.protocol.specs import NetworkSpec, ProcessSpec, StageSpec, UnitSpec
+from omni_core.protocol.specs import NetworkSpec, PartSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import load
+from omni_core.stage.parts import Names
 from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class PreparedPipeline:
 
     units: list[UnitSpec]
     terminal_stages_fn: str | None
+    parts: dict[str, tuple[PartSpec, str | None]]
     stage_endpoints: dict[str, dict[int, str]]
     replicated: list[ReplicatedGroup]
 
@@ -133,6 +136,10 @@ def prepare(
     return PreparedPipeline(
         units=units,
         terminal_stages_fn=_projection(config.terminal_stages_fn, registry),
+        parts={
+            name: (part_spec(part), _projection(part.terminal_stages_fn, registry))
+            for name, part in config.parts.items()
+        },
         stage_endpoints=stage_endpoints,
         replicated=[
             replicated_group(group, stages, registry)
@@ -170,7 +177,8 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
     place = {"device": device, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
     place["gpu_memory"] = memory
     relay, here = own_relay(process), {each.name for each in process.stages}
-    elsewhere = [each for each in (*stage.next_stages, *stage.stream_to) if each not in here]
+    own = Names(stage.part or "").own
+    elsewhere = [own(each) for each in (*stage.next_stages, *stage.stream_to) if each not in here]
     place["payload_bytes"] = dict.fromkeys(elsewhere, relay.slot_size_mb * relay.credits * 2**20)
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
@@ -205,10 +213,29 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         wait_for=stage.wait_for or [],
         stream_to=stage.stream_to,
         stream_from=_stream_sources(config, stage),
+        chunks_to=stage.chunks_to,
+        part=stage.part or "",
+        enters=_enters(config, stage),
         project_payload={target: _projection(name, registry) or "" for target, name in stage.project_payload.items()},
         compute_timeout=stage.compute_timeout,
-        injected={"model_path": config.model_path, "stage_name": stage.name},
+        injected={
+            "model_path": config.parts[stage.part].model_path if stage.part else config.model_path,
+            "stage_name": Names(stage.part or "").own(stage.name),
+        },
     )
+
+
+def _enters(config: PipelineConfig, stage: StageConfig) -> PartSpec | None:
+    """Return the view of the part whose entry stage this is."""
+    part = config.parts.get(stage.part or "")
+    if part is None or stage.part is None or stage.name != whole_name(stage.part, part.entry):
+        return None
+    return part_spec(part)
+
+
+def part_spec(part: PartConfig) -> PartSpec:
+    """Return what a stage or the coordinator needs of a part."""
+    return PartSpec(outputs=part.outputs, reads_streams=part.reads_streams, params=part.params, metadata=part.metadata)
 
 
 def _stream_sources(config: PipelineConfig, stage: StageConfig) -> list[str]:

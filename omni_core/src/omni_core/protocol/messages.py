@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from omni_core.protocol.codec import Body
 from omni_core.protocol.registry import message, register
@@ -29,6 +29,7 @@ class OmniRequest:
         stream: true if the client reads partial results. It changes delivery only, never the result.
         timeout: the deadline in seconds from admission, or ``None``.
         placement: the replica of each replicated stage that serves this request. Set by the coordinator, not by clients.
+        composed: in a part of a composed pipeline, ``params``, ``metadata`` and ``modalities`` as the client gave them. Set by stages.
     """
 
     inputs: Any = None
@@ -38,10 +39,11 @@ class OmniRequest:
     stream: bool = False
     timeout: float | None = None
     placement: dict[str, int] = field(factory=dict)
+    composed: dict[str, Any] | None = None
 
     def without_inputs(self) -> OmniRequest:
         """The same request without its heavy inputs: the form that travels beyond the entry stage."""
-        return OmniRequest(None, self.params, self.modalities, self.metadata, self.stream, self.timeout, self.placement)
+        return evolve(self, inputs=None)
 
 
 @register

@@ -54,13 +54,25 @@ class KernelSpec:
 
 @register
 @frozen(kw_only=True)
+class PartSpec:
+    """The view that a part of a composed pipeline has of requests: see :class:`omni_core.config.schema.PartConfig`."""
+
+    outputs: list[str] = field(factory=list)
+    reads_streams: bool = False
+    params: dict[str, str] = field(factory=dict)
+    metadata: dict[str, str] = field(factory=dict)
+
+
+@register
+@frozen(kw_only=True)
 class StageSpec:
     """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
 
     A stage has a ``factory``, or a ``model_runner`` and a ``scheduler``, with or without ``feedback``. ``injected`` is passed to every
     one of them that accepts the name, unless ``factory_args`` sets it: ``model_path``, ``device``, ``payload_bytes`` (by target in
     another process, the most that a payload for it can have), ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``.
-    Of ``stream_from``, ``""`` is the client: the stage takes inputs that come as streams.
+    Of ``stream_from``, ``""`` is the client: the stage takes inputs that come as streams. ``part`` is that of a composed pipeline;
+    ``enters`` is set in its entry stage.
     """
 
     name: str
@@ -79,6 +91,9 @@ class StageSpec:
     stream_to: list[str] = field(factory=list)
     stream_from: list[str] = field(factory=list)
     stream_done_to_fn: str | None = None
+    chunks_to: list[str] | None = None
+    part: str = ""
+    enters: PartSpec | None = None
     project_payload: dict[str, str] = field(factory=dict)
     gpu: int | None = None
     compute_timeout: float | None = None

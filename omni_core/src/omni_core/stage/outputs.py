@@ -184,13 +184,12 @@ class Outputs:
     async def _hand_on_chunk(self, message: OutgoingMessage, active: ActiveRequest) -> None:
         if active.is_over:
             return
-        if message.target is None and self._spec.terminal:
-            if active.request is not None and active.request.stream:
-                if "" in active.held:
-                    await self._until_taken(active, "")
-                number = active.count_chunk("")
-                await self._outbound.send_to_client(self._spec.name, active.request_id, message.data, number)
-            return
+        is_read = active.request is not None and active.request.stream
+        if message.target is None and self._spec.terminal and is_read:
+            if "" in active.held:
+                await self._until_taken(active, "")
+            number = active.count_chunk("")
+            await self._outbound.send_to_client(self._spec.name, active.request_id, message.data, number)
         for target in self._routing.of_chunk(message.target):
             if target in active.held:
                 await self._until_taken(active, target)
@@ -218,7 +217,7 @@ class Outputs:
         payload = active.payload(message.data)
         if self._spec.terminal:
             await self._outbound.send_to_client(self._spec.name, active.request_id, payload.data)
-        else:
+        if self._spec.next:
             route = self._routing.of_result(active, payload)
             for target in route.streams:
                 self._end_stream(target, active, route.handed_to)

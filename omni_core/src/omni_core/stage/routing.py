@@ -11,6 +11,7 @@ from omni_core.errors import ConfigError
 from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import load
+from omni_core.stage.parts import Names
 from omni_core.stage.requests import ActiveRequest
 
 
@@ -39,8 +40,9 @@ class Routing:
     def __init__(self, spec: StageSpec, local: Collection[str]) -> None:
         self._spec = spec
         self._local = local
-        self._route_fn = function(spec.route_fn)
-        self._stream_done_to_fn = function(spec.stream_done_to_fn)
+        self._names = Names(spec.part)
+        self._route_fn = self._names.chooses(function(spec.route_fn), spec.next)
+        self._stream_done_to_fn = self._names.chooses(function(spec.stream_done_to_fn), spec.stream_to)
         self._projections = {target: load(reference) for target, reference in spec.project_payload.items()}
 
     def of_chunk(self, target: str | None) -> list[str]:
@@ -50,8 +52,11 @@ class Routing:
             ConfigError: the chunk has nowhere to go, or ``stream_to`` does not name its target.
         """
         allowed = self._spec.stream_to
+        if target is None and (self._spec.chunks_to is not None or self._spec.terminal):
+            return self._spec.chunks_to or []
         if target is None and allowed:
             return allowed
+        target = self._names.whole(target, allowed)
         if target in allowed:
             return [target]
         if target is None:

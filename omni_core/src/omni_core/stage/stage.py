@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from attrs import evolve
+
 from omni_core.errors import RelayCapacityError, RequestTooLargeError, contained, message_of, name_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.recording import Recorder, StageRecorder
@@ -25,11 +27,12 @@ from omni_core.protocol.messages import ErrorInfo, OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.protocol.structure import rough_nbytes
 from omni_core.scheduling.base import IncomingMessage, Scheduler
-from omni_core.stage.backlog import Backlog
 from omni_core.stage.fan_in import FanIn
 from omni_core.stage.groups import Groups
+from omni_core.stage.inflow import Inflow
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
+from omni_core.stage.parts import Names, part_request
 from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
 from omni_core.stage.routing import function
 from omni_core.stage.thread import StageThread
@@ -40,8 +43,6 @@ _TOO_LARGE = (
     "the request is too large for this pipeline: what is made of it is more than may travel between two stages; send less at once, "
     "such as fewer, smaller or shorter media"
 )
-MOST_CHUNKS, MOST_CHUNK_BYTES = 256, 8 * 2**20
-"""Chunks of one stream, or bytes of them, that may wait in a stage's inbox; then the stage that sends them is asked to wait."""
 
 
 class Stage(StageThread):
@@ -81,15 +82,18 @@ class Stage(StageThread):
             self._complete,
             self._fail,
         )
-        self._unread: Backlog[tuple[str, str | None]] = Backlog(MOST_CHUNKS, MOST_CHUNK_BYTES)
+        self._inflow = Inflow(spec, self._requests, outbound, self._outputs.is_full)
         self._full: set[str] = set()
         if spec.stream_from:
-            scheduler.inbox.on_take = self._chunks_were_taken
+            scheduler.inbox.on_take = self._inflow.taken
         self._phases: StageRecorder | None = None
         self._dropped: dict[str, float] = {}
         """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
+        self._names = Names(spec.part)
+        own = self._names.own
         self._merge_fn = function(spec.merge_fn)
-        self._wait_for_fn = function(spec.wait_for_fn)
+        choose = self._names.chooses(function(spec.wait_for_fn), spec.wait_for)
+        self._wait_for_fn = None if choose is None else lambda request, name, each: choose(request, own(name), each)
 
     def start(self) -> None:
         """Begin to compute. Every stage of the process exists by now."""
@@ -180,8 +184,7 @@ class Stage(StageThread):
             if active is None:
                 return
             try:
-                if active.request is None:
-                    active.request = payload.request.without_inputs()
+                self._see(active, payload.request)
                 if source is not None:
                     active.note(source, PAYLOAD, handed_to)
                     if self.spec.wait_for:
@@ -190,16 +193,41 @@ class Stage(StageThread):
                             return
                         payload = merged
                 if active.payload_from is not None:
+                    if self._streams_in(source):  # its chunks were the input
+                        return
                     first = active.payload_from or "the client"
                     what = "stage %r: a payload from %r is dropped: request %s has one from %r; name both in `wait_for`"
                     logger.warning(what, self.name, source, payload.request_id.partition("~")[0], first)
                     return
-                active.payload_from = source or ""
-                message = IncomingMessage(payload.request_id, "new_request", payload, source, None, active.request)
-                for part in self.groups.expand(message) if self.groups.used else (message,):
-                    self.scheduler.inbox.put(part)
+                self._begin(active, payload, source)
             except BaseException as error:
                 self._fail(active.request_id, error)
+
+    def _see(self, active: ActiveRequest, request: OmniRequest | None) -> None:
+        """Keep the request, of the first message that carries it, as this stage sees it."""
+        if active.request is None and request is not None:
+            view = self.spec.enters
+            active.request = (request if view is None else part_request(request, view)).without_inputs()
+
+    def _streams_in(self, source: str | None) -> bool:
+        """Return whether a stage of another part streams what is the input of this one."""
+        return self.spec.enters is not None and bool(source) and source in self.spec.stream_from
+
+    def _begin(self, active: ActiveRequest, payload: StagePayload, source: str | None) -> None:
+        """Give the scheduler a request: of another part, whose result is the input here, as a client would have sent it."""
+        active.payload_from = source or ""
+        view, is_stream = self.spec.enters, self._streams_in(source)
+        if view is not None:
+            assert active.request is not None
+            inputs = payload.request.inputs if source is None else None if is_stream else payload.data
+            payload = StagePayload(active.request_id, evolve(active.request, inputs=inputs), None)
+        shown = None if source is None or view is not None else self._names.own(source)
+        message = IncomingMessage(active.request_id, "new_request", payload, shown, None, active.request)
+        for part in self.groups.expand(message) if self.groups.used else (message,):
+            self.scheduler.inbox.put(part)
+        whole = source is not None and view is not None and view.reads_streams
+        if whole and (not is_stream or active.arrived.get(source or "", (0, None))[0] & DONE):
+            self._put_done(active, None)
 
     def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
         """Take one stream chunk of another stage, or of the client (``""``): ``(data, metadata, request or None)``."""
@@ -208,25 +236,31 @@ class Stage(StageThread):
             if active is None:
                 return
             data, metadata, request = value
-            if active.request is None:
-                active.request = request
-            if self.spec.stream_from and source and self._unread.add((request_id, source), rough_nbytes(data)):
-                self._check_flow_soon(request_id, source)
-            self.scheduler.inbox.put(
-                IncomingMessage(request_id, "stream_chunk", data, source or None, metadata, active.request)
-            )
+            self._see(active, request)
+            if self._streams_in(source):
+                if active.payload_from is None:
+                    self._begin(active, active.payload(None), source)
+                if active.payload_from != source:
+                    return  # another part's result was the input
+            self._inflow.add(request_id, source, rough_nbytes(data))
+            shown = None if self.spec.enters is not None else self._names.own(source) or None
+            self.scheduler.inbox.put(IncomingMessage(request_id, "stream_chunk", data, shown, metadata, active.request))
 
     def receive_done(self, request_id: str, source: str, handed_to: Any = None) -> None:
         """Take the end of another stage's stream to this one, or of the client's."""
         with self._lock:
             active = self._requests.enter(request_id)
-            if active is not None:
-                active.note(source, DONE, handed_to)
-                self.scheduler.inbox.put(
-                    IncomingMessage(request_id, "stream_done", None, source or None, None, active.request)
-                )
+            if active is None:
+                return
+            active.note(source, DONE, handed_to)
+            if self._streams_in(source) and active.payload_from != source:
+                return  # it had no chunks: its payload, which comes next, says so; or it is not the input
+            self._put_done(active, None if self.spec.enters is not None else self._names.own(source) or None)
 
-    # --- streams whose reader is slow ----------------------------------------------------------------------------------
+    def _put_done(self, active: ActiveRequest, shown: str | None) -> None:
+        message = IncomingMessage(active.request_id, "stream_done", None, shown, None, active.request)
+        self.scheduler.inbox.put(message)
+
     def flow(self, request_id: str, target: str, *, paused: bool) -> None:
         """A reader takes no more chunks of a request from this stage, or takes them again. On the event loop only."""
         with self._lock:
@@ -234,53 +268,10 @@ class Stage(StageThread):
             if active is not None:
                 self._outputs.flow(active, target, paused=paused)
 
-    def _chunks_were_taken(self, messages: list[IncomingMessage]) -> None:
-        of_clients: dict[str, int] = {}
-        for message in messages:
-            if message.type != "stream_chunk":
-                continue
-            if message.source is None:
-                of_clients[message.request_id] = of_clients.get(message.request_id, 0) + 1
-            elif self._unread.take((message.request_id, message.source)):
-                self._check_flow_soon(message.request_id, message.source)
-        if of_clients:
-            with suppress(RuntimeError):  # the loop is closed: the process is ending
-                self._loop.call_soon_threadsafe(self._inputs_were_taken, of_clients)
-
-    def _inputs_were_taken(self, counts: dict[str, int]) -> None:
-        """Tell the clients that they may send more, unless outputs of their requests wait."""
-        with self._lock:
-            for request_id, count in counts.items():
-                active = self._requests.get(request_id)
-                if active is None:
-                    continue
-                active.taken += count
-                if active.taken and not self._outputs.is_full(request_id):
-                    self._outbound.input_taken(request_id, active.taken)
-                    active.taken = 0
-
-    def _check_flow_soon(self, request_id: str, source: str) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(self._check_flow, request_id, source)
-
-    def _check_flow(self, request_id: str, source: str) -> None:
-        """Tell a stage that streams to this one, or the client, to wait or to go on, if that has changed."""
-        if not source:
-            self._inputs_were_taken({request_id: 0})
-            return
-        with self._lock:
-            active = self._requests.get(request_id)
-            if active is None:
-                return
-            paused = self._unread.is_full((request_id, source)) or self._outputs.is_full(request_id)
-            if paused != (source in active.holds):
-                (active.holds.add if paused else active.holds.discard)(source)
-                self._outbound.flow(source, request_id, active.request, self.name, paused=paused)
-
     def _outputs_are_full(self, request_id: str, full: bool) -> None:
         """Let less of a request be made while too much of it waits for its readers."""
         for source in self.spec.stream_from:
-            self._check_flow_soon(request_id, source)
+            self._inflow.check_soon(request_id, source)
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._pause, request_id, full)
 
@@ -325,7 +316,7 @@ class Stage(StageThread):
 
         def merge(payloads: dict[str, StagePayload]) -> StagePayload:
             assert self._merge_fn is not None
-            return active.payload(self._merge_fn(payloads))
+            return active.payload(self._merge_fn({self._names.own(name): each for name, each in payloads.items()}))
 
         if active.fan_in is None:
             active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, merge)
@@ -358,12 +349,7 @@ class Stage(StageThread):
             self._phases.ended(request_id)
         if active is None:
             return
-        for source in active.holds:
-            self._outbound.flow(source, request_id, active.request, self.name, paused=False)
-        for source in self.spec.stream_from:
-            self._unread.end((request_id, source))
-        if "" in self.spec.stream_from and not active.error and not active.arrived.get("", (0, None))[0] & DONE:
-            self._outbound.input_taken(request_id, 0, is_over=True)
+        self._inflow.end(active)
         if active.request is not None and TRACEPARENT in active.request.metadata:
             self._outbound.span(self.name, request_id, time.monotonic() - active.since, active.error)
         if self.spec.stream_from:

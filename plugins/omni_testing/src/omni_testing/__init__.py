@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from omni_testing.feedback import FeedbackConformance
     from omni_testing.launcher import LauncherConformance
     from omni_testing.model_runner import ModelRunnerConformance
+    from omni_testing.part import PartConformance
     from omni_testing.pipeline import PipelineConformance, PipelineStructureConformance
     from omni_testing.plugin import PluginConformance
     from omni_testing.presets import PresetConformance
@@ -34,6 +35,7 @@ __all__ = [
     "FeedbackConformance",
     "LauncherConformance",
     "ModelRunnerConformance",
+    "PartConformance",
     "PipelineConformance",
     "PipelineStructureConformance",
     "PluginConformance",
@@ -50,6 +52,7 @@ _MODULES = {
     "FeedbackConformance": "feedback",
     "LauncherConformance": "launcher",
     "ModelRunnerConformance": "model_runner",
+    "PartConformance": "part",
     "PipelineConformance": "pipeline",
     "PipelineStructureConformance": "pipeline",
     "PluginConformance": "plugin",
