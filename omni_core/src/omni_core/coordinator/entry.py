@@ -81,7 +81,8 @@ class Entry:
         may_run_again = self._machine.may_run_again()
         try:
             encoded = await asyncio.to_thread(encode_whole, payload)
-            digest = None if may_run_again else await asyncio.to_thread(digest_of, tracked.original or request)
+            needs_digest = not may_run_again and tracked.input is None
+            digest = await asyncio.to_thread(digest_of, tracked.original or request) if needs_digest else None
             if self._machine.attempt(attempt) is not tracked:
                 return
             self._submit(tracked, request, encoded)

@@ -15,12 +15,12 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
-from omni_core.coordinator.deadlines import check_timeout, timeout_error
+from omni_core.coordinator.actions import Action, Ended, Flow, Start, Wake, Withdraw
+from omni_core.coordinator.deadlines import Deadlines, Due, check_timeout
 from omni_core.coordinator.input_stream import InputStream
 from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, SLOW_READER_SECONDS, has_read, must_pause, slowness
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
-from omni_core.coordinator.suspects import MOST_BLAMED, QUIET_SECONDS, Suspects
+from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
 from omni_core.coordinator.terminals import chosen_terminals
 from omni_core.coordinator.timers import Timers
 from omni_core.errors import (
@@ -38,15 +38,10 @@ from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 REMEMBERED_IDS = 20_000
 
-ANSWER_SECONDS = 0.3
-"""Seconds that processes have to say what an expired request waits for."""
-
 LOST_PEER_SECONDS = 0.7
 """A request that failed because another process died ends by then; the report about that death, which may run it again, takes less."""
 
 _SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
-
-_Due = Callable[[TrackedRequest, float], list[Action]]
 
 
 class RequestMachine:
@@ -88,7 +83,8 @@ class RequestMachine:
         self._tracked: dict[str, TrackedRequest] = {}
         self._attempts: dict[str, TrackedRequest] = {}
         self._ended: OrderedDict[str, RequestState] = OrderedDict()
-        self._timers: Timers[_Due] = Timers(self._tracked, 4 * max_in_flight)
+        self._timers: Timers[Due] = Timers(self._tracked, 4 * max_in_flight)
+        self._deadlines = Deadlines(self._timers, self._end)
         self._is_closed = False
         self._typical_seconds = _SHORTEST_RETRY_AFTER
         self.counts = dict.fromkeys(("admitted", "completed", "failed", "aborted", "retried", "refused"), 0)
@@ -152,7 +148,7 @@ class RequestMachine:
     def _enter(self, tracked: TrackedRequest, digest: bytes | None, now: float) -> list[Action]:
         request, name = tracked.request, tracked.request_id
         if request.timeout is not None:
-            self._set_timer(now + request.timeout, name, self._expire)
+            self._set_timer(now + request.timeout, name, self._deadlines.expire)
         if self._suspects.knows(digest):
             self._suspects.put(tracked, now)
             self._set_timer(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
@@ -183,8 +179,8 @@ class RequestMachine:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
             seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
-            held = f"{len(self._tracked)} requests are in flight, the limit"
-            raise OverloadedError(f"{held}; retry after {seconds:.1f} s", seconds)
+            held = len(self._tracked)
+            raise OverloadedError(f"{held} requests are in flight, the limit; retry after {seconds:.1f} s", seconds)
 
     def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
         tracked.attempts += 1
@@ -231,9 +227,8 @@ class RequestMachine:
         actions = [action for each in victims for action in self._withdraw(each)]
         for each in verdict.failed:
             stage = stages.get(id(each))
-            causes = each.strikes if each.is_cause and each.attempts > 1 else int(each.is_cause or len(victims) == 1)
-            if causes or (not self._retries and each in victims[-MOST_BLAMED:]):
-                self._suspects.blame(self._content_of(each), causes, f"that of stage {stage!r}: {reason}", now)
+            where = f"that of stage {stage!r}: {reason}"
+            self._suspects.blame_lost(each, victims, self._content_of(each), where, now)
             actions += self._fail(each, ErrorInfo(stage, "ProcessDied", reason), now)
         for each in victims:
             if each.quiet_until > now and not each.is_over:
@@ -281,9 +276,9 @@ class RequestMachine:
         return [action for each in held if not each.is_over for action in self._start(each, now)]
 
     def _content_of(self, tracked: TrackedRequest) -> bytes | None:
-        if tracked.input is not None:  # it is kept nowhere
-            return None
-        return self._digest(tracked.original) if tracked.original is not None else tracked.digest
+        if tracked.original is None or tracked.input is not None:  # an input that streams is kept nowhere
+            return tracked.digest
+        return self._digest(tracked.original)
 
     def may_run_again(self) -> bool:
         """Return whether a request that a process has lost may run again, so that its inputs are kept."""
@@ -360,35 +355,18 @@ class RequestMachine:
                 actions += due(tracked, now)
         return actions
 
-    def _set_timer(self, when: float, name: str, due: _Due) -> None:
+    def _set_timer(self, when: float, name: str, due: Due) -> None:
         self._timers.set(when, name, due)
-
-    def _expire(self, tracked: TrackedRequest, now: float) -> list[Action]:
-        """Ask the stages what a request whose deadline has come waits for; it fails when they have answered."""
-        tracked.deadline_passed = True
-        if tracked.state is RequestState.PENDING:
-            return self._time_out(tracked, now)
-        self._set_timer(now + ANSWER_SECONDS, tracked.request_id, self._time_out)
-        return [AskWaiting(tracked.attempt_id)]
 
     def asked(self, attempt_id: str, processes: int, now: float) -> list[Action]:
         """Take in the number of processes that were asked what an expired request waits for."""
         tracked = self._attempts.get(attempt_id)
-        if tracked is None:
-            return []
-        tracked.unanswered += processes
-        return self._time_out(tracked, now) if tracked.unanswered <= 0 else []
+        return [] if tracked is None else self._deadlines.asked(tracked, processes, now)
 
     def answered(self, attempt_id: str, waiting_for: Mapping[str, str], now: float) -> list[Action]:
         """Take in the answer of a process: by stage, what an expired request does there."""
         tracked = self._attempts.get(attempt_id)
-        if tracked is None or not tracked.deadline_passed:
-            return []
-        tracked.waiting_for.update(waiting_for)
-        return self.asked(attempt_id, -1, now)
-
-    def _time_out(self, tracked: TrackedRequest, now: float) -> list[Action]:
-        return self._end(tracked, RequestState.FAILED, timeout_error(tracked), now)
+        return [] if tracked is None else self._deadlines.answered(tracked, waiting_for, now)
 
     def _fail(self, tracked: TrackedRequest, info: ErrorInfo, now: float) -> list[Action]:
         return self._end(tracked, RequestState.FAILED, error_of(info, tracked.request_id), now)

@@ -176,6 +176,14 @@ class Suspects:
         return self.alone is not None and self.alone.is_cause
 
     # --- contents ------------------------------------------------------------------------------------------------------
+    def blame_lost(
+        self, lost: TrackedRequest, victims: list[TrackedRequest], digest: bytes | None, reason: str, now: float
+    ) -> None:
+        """Remember the content of a request that fails because its process died with all of ``victims``, if that says something."""
+        causes = lost.strikes if lost.is_cause and lost.attempts > 1 else int(lost.is_cause or len(victims) == 1)
+        if causes or (not self._retries and lost in victims[-MOST_BLAMED:]):
+            self.blame(digest, causes, reason, now)
+
     def blame(self, digest: bytes | None, causes: int, reason: str, now: float) -> None:
         """Remember the content of a request that was in a process when it died, by its digest if it has one.
 

@@ -6,7 +6,7 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,9 +23,10 @@ from omni_core.launch.relay_plan import own_relay, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.placing import endpoint_of
 from omni_core.plugins import PluginRegistry
+from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import NetworkSpec, PartSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import load
-from omni_core.stage.parts import Names
+from omni_core.stage.parts import Names, part_terminals
 from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,14 @@ class PreparedPipeline:
     parts: dict[str, tuple[PartSpec, str | None]]
     stage_endpoints: dict[str, dict[int, str]]
     replicated: list[ReplicatedGroup]
+
+    def chooses_terminals(self, terminals: Sequence[str]) -> Callable[[OmniRequest], Any] | None:
+        """Return what chooses the terminal stages of a request: the config's function, or what the parts of a composed one choose."""
+        if self.terminal_stages_fn is not None:
+            chosen: Callable[[OmniRequest], Any] = load(self.terminal_stages_fn)
+            return chosen
+        parts = {name: (part, load(own) if own else None) for name, (part, own) in self.parts.items()}
+        return part_terminals(parts, terminals) if parts else None
 
 
 def prepare(

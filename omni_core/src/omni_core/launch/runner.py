@@ -42,8 +42,6 @@ from omni_core.protocol import messages
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.operations import OperationCancel, OperationDone, OperationRequest
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load
-from omni_core.stage.parts import part_terminals
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +242,7 @@ class MultiProcessPipelineRunner:
             machine=partial(
                 machine_of(config),
                 terminal_stages=config.terminal_stages,
-                terminal_stages_fn=_terminal_stages_fn(config, prepared),
+                terminal_stages_fn=prepared.chooses_terminals(config.terminal_stages),
                 place=choice.place,
                 max_in_flight=config.max_in_flight,
                 retries=config.retries,
@@ -440,12 +438,3 @@ class MultiProcessPipelineRunner:
             if self._cleaner is not None:
                 self._cleaner.dismiss()
                 self._cleaner = None
-
-
-def _terminal_stages_fn(config: PipelineConfig, prepared: PreparedPipeline) -> Callable[[OmniRequest], Any] | None:
-    """Return what chooses the terminal stages of a request: the config's function, or what the parts of a composed one choose."""
-    if prepared.terminal_stages_fn is not None:
-        chosen: Callable[[OmniRequest], Any] = load(prepared.terminal_stages_fn)
-        return chosen
-    parts = {name: (part, load(own) if own else None) for name, (part, own) in prepared.parts.items()}
-    return part_terminals(parts, config.terminal_stages) if parts else None

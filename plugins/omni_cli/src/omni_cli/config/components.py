@@ -38,6 +38,8 @@ def component_problems(config: PipelineConfig, registry: PluginRegistry) -> Iter
         yield from _stage_problems(stage, registry)
     for name in ("terminal_stages_fn", "placement_fn", "fetch_fn"):
         yield from _reference_problems(name, getattr(config, name), registry)
+        for part, settings in config.parts.items():
+            yield from _reference_problems(f"parts.{part}.{name}", getattr(settings, name), registry)
 
 
 def unchecked(config: PipelineConfig, registry: PluginRegistry) -> Iterator[str]:
