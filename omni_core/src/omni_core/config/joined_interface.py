@@ -12,7 +12,7 @@ from omni_core.interface import TEXT, Interface, Parameter
 
 @frozen
 class Renames:
-    """What of a part is called otherwise in the whole: the part's own name to the other.
+    """Names of a part that differ in the whole: the part's own name to the other.
 
     Attributes:
         params: keys of ``params``.

@@ -267,7 +267,10 @@ class PartConfig:
 
     Attributes:
         entry: its entry stage, by its name in the part. It gets what comes from other parts as the input of a request.
-        model_path: of its stages. fetch_fn, placement_fn, terminal_stages_fn: its own.
+        model_path: its checkpoint, which its factories get.
+        fetch_fn: its own, called with its ``model_path``.
+        placement_fn: its own, called with its stages under the names that they have in it.
+        terminal_stages_fn: its own, likewise.
         outputs: modalities that its results for the client have.
         reads_streams: its entry stage's scheduler takes inputs that come as streams.
         params: keys of ``params`` that are called otherwise in the composed pipeline: the part's own to the other.

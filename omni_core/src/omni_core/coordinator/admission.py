@@ -68,7 +68,7 @@ def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[Omn
         metadata = {**usual_metadata, **interface.check_metadata(request.metadata, others)}
         _check_modalities(interface, request.modalities)
         _check_inputs(interface, request.inputs)
-        return evolve(request, params=params, metadata=metadata)
+        return evolve(request, params=params, metadata=metadata, composed=None)
 
     return admit
 

@@ -16,7 +16,7 @@ ANSWER_SECONDS = 0.3
 """Seconds that processes have to say what an expired request waits for."""
 
 Due = Callable[[TrackedRequest, float], list[Action]]
-"""What a timer of a request does when it rings."""
+"""The effect of a timer of a request when it rings."""
 
 
 def check_timeout(request: OmniRequest) -> None:
@@ -27,7 +27,7 @@ def check_timeout(request: OmniRequest) -> None:
 
 
 class Deadlines:
-    """What happens when the deadline of a request has come: its stages are asked what they wait for, and then it fails.
+    """The ends of requests whose deadlines come: the stages are asked what such a request waits for, and then it fails.
 
     Args:
         timers: those of the requests.

@@ -1,8 +1,7 @@
 """The state machine of the requests: events and the time in, actions out.
 
 It does no IO and reads no clock. Every method is one event and returns the actions that the caller must carry out, in order; all of
-them take the time ``now`` in seconds of one monotonic clock. :meth:`RequestMachine.next_timer` says when :meth:`RequestMachine.clock`
-must be called next.
+them take the time ``now`` in seconds of one monotonic clock. Streamed inputs have their own events (:mod:`omni_core.coordinator.inputs`).
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class RequestMachine:
     def submit(
         self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, now: float, is_open: bool = False
     ) -> tuple[TrackedRequest, list[Action]]:
-        """Admit a request. The input of one that ``is_open`` follows (:mod:`omni_core.coordinator.inputs`).
+        """Admit a request. The input of one that ``is_open`` follows.
 
         Raises:
             OverloadedError, InvalidRequestError, ConfigError, RequestFailedError: it is refused, and counted as that.

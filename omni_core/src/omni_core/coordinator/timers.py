@@ -11,7 +11,7 @@ Due = TypeVar("Due", bound=Callable[..., object])
 
 
 class Timers(Generic[Due]):
-    """What is due for requests, by time.
+    """Timers of requests, by time.
 
     Args:
         names: the requests that are not over; timers of others are dropped.

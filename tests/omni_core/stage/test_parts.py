@@ -1,0 +1,123 @@
+"""Stages of a composed pipeline: the names, requests and inputs that a part sees."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.omni_core.stage.test_stage import Process, Recorded, payload
+
+from omni_core.protocol.messages import FlowMessage, OmniRequest
+from omni_core.protocol.specs import PartSpec
+from omni_core.scheduling.base import IncomingMessage
+from omni_core.stage.inflow import MOST_CHUNKS
+from omni_core.stage.parts import Names, part_request, part_terminals
+
+
+@pytest.fixture
+async def process() -> Process:
+    made = Process()
+    made.spec.stage_endpoints["llm-write"] = {0: "at llm"}
+    return made
+
+
+READS = PartSpec(outputs=["audio"], reads_streams=True, metadata={"language": "tts_language"})
+
+
+def kinds(scheduler: Recorded) -> list[tuple[str, Any, str | None]]:
+    def shown(message: IncomingMessage) -> Any:
+        return message.data.request.inputs if message.type == "new_request" else message.data
+
+    return [(each.type, shown(each), each.source) for each in scheduler.inbox.drain()]
+
+
+def entry(process: Process, *, stream: bool) -> Any:
+    sources = ["llm-write"] if stream else []
+    return process.stage("tts-say", part="tts", enters=READS, stream_from=sources, terminal=True)
+
+
+async def test_the_result_of_another_part_is_the_input_of_a_request(process: Process) -> None:
+    stage, scheduler = entry(process, stream=False)
+    metadata = {"language": "de", "tts_language": "fr"}
+    stage.receive_payload(payload({"text": "hi"}, metadata=metadata, modalities=["text", "audio"]), "llm-write")
+    new, done = scheduler.inbox.drain()
+    assert (new.source, new.data.data, new.data.request.inputs) == (None, None, {"text": "hi"})
+    assert (new.request.metadata, new.request.modalities, new.request.inputs) == ({"language": "fr"}, ["audio"], None)
+    assert (done.type, done.source) == ("stream_done", None)
+
+
+async def test_chunks_of_another_part_are_the_input_and_its_result_is_not(process: Process) -> None:
+    stage, scheduler = entry(process, stream=True)
+    stage.receive_chunk("r", "llm-write", ("one", None, OmniRequest(metadata={"tts_language": "fr"})))
+    stage.receive_chunk("r", "llm-write", ("two", None, None))
+    stage.receive_done("r", "llm-write")
+    stage.receive_payload(payload("onetwo"), "llm-write")
+    assert kinds(scheduler) == [
+        ("new_request", None, None),
+        ("stream_chunk", "one", None),
+        ("stream_chunk", "two", None),
+        ("stream_done", None, None),
+    ]
+
+
+async def test_a_part_that_streams_nothing_gives_an_empty_input(process: Process) -> None:
+    stage, scheduler = entry(process, stream=True)
+    stage.receive_done("r", "llm-write")
+    assert kinds(scheduler) == []  # nobody has told what the request is
+    stage.receive_payload(payload("nothing"), "llm-write")
+    assert kinds(scheduler) == [("new_request", None, None), ("stream_done", None, None)]
+
+
+async def test_of_several_parts_the_first_is_the_input(process: Process) -> None:
+    stage, scheduler = entry(process, stream=True)
+    stage.receive_payload(payload({"text": "hi"}), "front-read")
+    stage.receive_chunk("r", "llm-write", ("one", None, None))
+    stage.receive_done("r", "llm-write")
+    assert kinds(scheduler) == [("new_request", {"text": "hi"}, None), ("stream_done", None, None)]
+
+
+async def test_a_part_that_is_slow_lets_the_other_wait(process: Process) -> None:
+    stage, scheduler = entry(process, stream=True)
+    for _ in range(MOST_CHUNKS):
+        stage.receive_chunk("r", "llm-write", ("x", None, OmniRequest()))
+    await asyncio.sleep(0)
+    assert process.take("at llm") == [FlowMessage("r", "tts-say", True)]
+    scheduler.inbox.drain()
+    await asyncio.sleep(0)
+    assert process.take("at llm") == [FlowMessage("r", "tts-say", False)]
+    assert process.take("coordinator") == []
+
+
+def test_a_request_is_seen_again_as_the_client_gave_it() -> None:
+    given = OmniRequest("heavy", {"write": 1, "asr_write": 2, "seed": 3}, ["audio"], {"language": "de"})
+    asr = part_request(given, PartSpec(outputs=[], params={"write": "asr_write"}))
+    assert (asr.params, asr.modalities, asr.inputs) == ({"write": 2, "seed": 3}, None, "heavy")
+    llm = part_request(asr, PartSpec(outputs=["text"], metadata={"language": "llm_language"}))
+    assert (llm.params, llm.metadata, llm.modalities) == ({"write": 1, "asr_write": 2, "seed": 3}, {}, None)
+    assert part_request(llm, PartSpec(outputs=["audio"])).modalities == ["audio"]
+
+
+def test_names_are_those_of_the_part_where_it_has_them() -> None:
+    names = Names("llm")
+    assert [names.own(name) for name in ("llm-write", "tts-say")] == ["write", "tts-say"]
+    assert names.whole("write", ["llm-write"]) == "llm-write"
+    assert names.whole("tts-say", ["llm-write", "tts-say"]) == "tts-say"
+    chosen = names.chooses(lambda one, two: [one, two], ["llm-a", "llm-b"])
+    assert chosen is not None
+    assert chosen("a", "b") == ["llm-a", "llm-b"]
+    assert names.chooses(lambda: None, []) is not None
+    alone = Names("")
+    assert (alone.own("a-b"), alone.whole("b", ["a-b"])) == ("a-b", "b")
+
+
+def test_terminal_stages_are_those_that_parts_choose_and_the_client_wants() -> None:
+    def of_llm(request: OmniRequest) -> Any:
+        return "write" if request.params.get("short") else None
+
+    parts = {"llm": (PartSpec(outputs=["text"]), of_llm), "tts": (PartSpec(outputs=["audio"]), None)}
+    choose = part_terminals(parts, ["llm-write", "llm-think", "tts-say"])
+    assert choose(OmniRequest()) == ["llm-write", "llm-think", "tts-say"]
+    assert choose(OmniRequest(params={"short": True})) == ["llm-write", "tts-say"]
+    assert choose(OmniRequest(modalities=["audio"])) == ["tts-say"]
+    assert choose(OmniRequest(modalities=["image"])) is None
