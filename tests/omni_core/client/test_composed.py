@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -39,45 +40,57 @@ def assistant(parts: Any, folder: Path, *, stream: bool = True) -> PipelineConfi
     )
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_an_assistant_is_its_parts_one_after_another(parts: Any, run_folder: Path, stream: bool) -> None:
-    async with omni.open_async(assistant(parts, run_folder, stream=stream)) as pipe:
-        request = omni.OmniRequest({"samples": [1.0, 2.0]})
-        found = await pipe.submit(request)
-        assert found["mind-decode"].text == "2: w1 w2 "
-        assert found["voice-say"].samples.tolist() == [0.5] * 3
-
-        async with pipe.open_request() as opened:  # spoken, while the recogniser listens
-            for sample in (1.0, 2.0, 3.0):
-                await opened.send(AudioChunk(np.array([sample], np.float32), parts.RATE))
-            await opened.finish()
-            events = [event async for event in opened]
-        texts = [event.data.text for event in events if isinstance(event.data, TextChunk)]
-        assert texts == ["3: ", "w1 ", "w2 ", "w3 "]
-        sounds = [len(event.data.samples) for event in events if isinstance(event.data, AudioChunk)]
-        assert sounds == ([1, 1, 1, 1] if stream else [4])
-        assert {event.stage for event in events if event.final} == {"mind-decode", "voice-say"}
+@pytest.fixture(scope="module")
+def pipe(parts: Any) -> Iterator[omni.Pipe]:
+    with (
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder,
+        omni.open(assistant(parts, Path(folder))) as pipe,
+    ):
+        yield pipe
 
 
-async def test_each_part_sees_its_own_parameters_and_only_what_is_wanted_of_it(parts: Any, run_folder: Path) -> None:
-    async with omni.open_async(assistant(parts, run_folder)) as pipe:
+def check_answers(pipe: omni.Pipe, parts: Any, sounds: list[int]) -> None:
+    """Ask with a whole recording, and with one that is spoken while the recogniser listens; ``sounds``: words of each piece."""
+    found = pipe.submit(omni.OmniRequest({"samples": [1.0, 2.0]}))
+    assert found["mind-decode"].text == "2: w1 w2 "
+    assert found["voice-say"].samples.tolist() == [0.5] * 3
+    with pipe.open_request() as opened:
+        for sample in (1.0, 2.0, 3.0):
+            opened.send(AudioChunk(np.array([sample], np.float32), parts.RATE))
+        opened.finish()
+        events = list(opened)
+    texts = [event.data.text for event in events if isinstance(event.data, TextChunk)]
+    assert texts == ["3: ", "w1 ", "w2 ", "w3 "]
+    assert [len(event.data.samples) for event in events if isinstance(event.data, AudioChunk)] == sounds
+    assert {event.stage for event in events if event.final} == {"mind-decode", "voice-say"}
 
-        async def ask(**fields: Any) -> dict[str, Any]:
-            return await pipe.submit(omni.OmniRequest({"samples": [1.0]}, **fields))
 
-        # `write` is the last part's that has it, the language model's; the recogniser's is `ears_write`.
-        assert (await ask(params={"loud": True}))["mind-decode"].text == "1: W1 "
-        assert (await ask(params={"ears_write": {"loud": True}}))["mind-decode"].text == "1: W1 "
-        loud = await ask(params={"write": {"loud": True}}, metadata={"mind_language": "de"})
-        assert loud["mind-decode"].text == "1: W1 DE "
-        assert loud["voice-say"].samples.tolist() == [0.5] * 3, "the language of the answer is not that of the speech"
-        high = await ask(metadata={"speaker": "high", "language": "fr"})
-        assert high["voice-say"].samples.tolist() == [0.75] * 2
-        assert high["mind-decode"].text == "1: w1 "
-        assert (await ask(modalities=["text"])).keys() == {"mind-decode"}
-        assert (await ask(modalities=["audio"])).keys() == {"voice-say"}
-        with pytest.raises(omni.InvalidRequestError, match=r"metadata\.mind_langage: .*did you mean 'mind_language'"):
-            await ask(metadata={"mind_langage": "de"})
+def test_an_assistant_is_its_parts_with_streams_between_them(pipe: omni.Pipe, parts: Any) -> None:
+    check_answers(pipe, parts, [1, 1, 1, 1])
+
+
+def test_an_assistant_may_speak_when_the_text_is_whole(parts: Any, run_folder: Path) -> None:
+    with omni.open(assistant(parts, run_folder, stream=False)) as pipe:
+        check_answers(pipe, parts, [4])
+
+
+def test_each_part_sees_its_own_parameters_and_only_what_is_wanted_of_it(pipe: omni.Pipe) -> None:
+    def ask(**fields: Any) -> dict[str, Any]:
+        return pipe.submit(omni.OmniRequest({"samples": [1.0]}, **fields))
+
+    # `write` is the last part's that has it, the language model's; the recogniser's is `ears_write`.
+    assert ask(params={"loud": True})["mind-decode"].text == "1: W1 "
+    assert ask(params={"ears_write": {"loud": True}})["mind-decode"].text == "1: W1 "
+    loud = ask(params={"write": {"loud": True}}, metadata={"mind_language": "de"})
+    assert loud["mind-decode"].text == "1: W1 DE "
+    assert loud["voice-say"].samples.tolist() == [0.5] * 3, "the language of the answer is not that of the speech"
+    high = ask(metadata={"speaker": "high", "language": "fr"})
+    assert high["voice-say"].samples.tolist() == [0.75] * 2
+    assert high["mind-decode"].text == "1: w1 "
+    assert ask(modalities=["text"]).keys() == {"mind-decode"}
+    assert ask(modalities=["audio"]).keys() == {"voice-say"}
+    with pytest.raises(omni.InvalidRequestError, match=r"metadata\.mind_langage: .*did you mean 'mind_language'"):
+        ask(metadata={"mind_langage": "de"})
 
 
 async def test_a_part_before_a_pipeline_and_one_behind_it(parts: Any, run_folder: Path) -> None:

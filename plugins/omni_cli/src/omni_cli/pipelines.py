@@ -52,7 +52,8 @@ def described(component: PipelineComponent) -> Iterator[str]:
         yield "    It declares no interface: parameters of its requests are not checked."
         return
     speech = "" if interface.sample_rate is None else f" ({interface.sample_rate} Hz)"
-    yield f"    takes: {', '.join(interface.inputs)}"
+    streams = f"; as a stream: {', '.join(interface.input_streams)}" if interface.input_streams else ""
+    yield f"    takes: {', '.join(interface.inputs)}{streams}"
     yield f"    answers: {', '.join(interface.outputs)}{speech}"
     yield f"    roles: {', '.join(f'{role} = {stage}' for role, stage in interface.roles.items())}"
     if interface.voices or interface.voices_from:
