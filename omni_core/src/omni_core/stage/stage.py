@@ -199,7 +199,7 @@ class Stage(StageThread):
                     what = "stage %r: a payload from %r is dropped: request %s has one from %r; name both in `wait_for`"
                     logger.warning(what, self.name, source, payload.request_id.partition("~")[0], first)
                     return
-                self._begin(active, payload, source)
+                self._give(active, payload, source)
             except BaseException as error:
                 self._fail(active.request_id, error)
 
@@ -213,7 +213,7 @@ class Stage(StageThread):
         """Return whether a stage of another part streams what is the input of this one."""
         return self.spec.enters is not None and bool(source) and source in self.spec.stream_from
 
-    def _begin(self, active: ActiveRequest, payload: StagePayload, source: str | None) -> None:
+    def _give(self, active: ActiveRequest, payload: StagePayload, source: str | None) -> None:
         """Give the scheduler a request: of another part, whose result is the input here, as a client would have sent it."""
         active.payload_from = source or ""
         view, is_stream = self.spec.enters, self._streams_in(source)
@@ -239,7 +239,7 @@ class Stage(StageThread):
             self._see(active, request)
             if self._streams_in(source):
                 if active.payload_from is None:
-                    self._begin(active, active.payload(None), source)
+                    self._give(active, active.payload(None), source)
                 if active.payload_from != source:
                     return  # another part's result was the input
             self._inflow.add(request_id, source, rough_nbytes(data))
