@@ -51,7 +51,7 @@ def run(model: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_results_are_equal_on_another_scheduler(model: Path) -> None:
     usual = run(model)
     assert usual.returncode == 0, usual.stderr
-    other = run(model, PYTHONPATH=str(TOY), OMNI_DISABLE_PLUGINS="engine")
+    other = run(model, PYTHONPATH=str(TOY), OMNI_DISABLE_PLUGINS="torch")
     assert other.returncode == 0, other.stderr
     one, two = json.loads(usual.stdout), json.loads(other.stdout)
     assert one["ids"] == two["ids"]
@@ -59,7 +59,7 @@ def test_results_are_equal_on_another_scheduler(model: Path) -> None:
 
 
 def test_without_any_scheduler_the_error_says_what_to_install(model: Path) -> None:
-    failed = run(model, OMNI_DISABLE_PLUGINS="engine,sglang")
+    failed = run(model, OMNI_DISABLE_PLUGINS="torch,sglang")
     assert failed.returncode != 0
     assert "stages[thinker].scheduler: no scheduler that can drive" in failed.stderr
     assert "pip install omni-torch" in failed.stderr

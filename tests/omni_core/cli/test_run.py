@@ -42,7 +42,7 @@ def pipeline(tmp_path: Path) -> Path:
 def run(
     pipeline: Path, *arguments: str, stdin: int | None = None, said: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMNI_DISABLE_PLUGINS": "terminal", "PYTHONPATH": str(pipeline.parent)}
+    environment = {**os.environ, "OMNI_DISABLE_PLUGINS": "cli", "PYTHONPATH": str(pipeline.parent)}
     command = [sys.executable, "-m", "omni_core.cli", "run", str(pipeline), *arguments]
     return subprocess.run(
         command, env=environment, stdin=stdin, input=said, capture_output=True, text=True, timeout=60, check=False
@@ -76,14 +76,14 @@ def test_an_image_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
     assert answer.stderr.endswith("\nan image; to keep it, --out FILE comes with omni-cli\n")
 
 
-def test_flags_of_omni_terminal_are_told_to_be_its(pipeline: Path) -> None:
+def test_flags_of_omni_cli_are_told_to_be_its(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "x", "--image", "a.png")
     assert answer.returncode == 2
     assert "--image" in answer.stderr
     assert "come with: pip install omni-cli" in answer.stderr
 
 
-def test_a_chat_without_omni_terminal_says_what_to_install(pipeline: Path) -> None:
+def test_a_chat_without_omni_cli_says_what_to_install(pipeline: Path) -> None:
     parent, child = pty.openpty()
     try:
         answer = run(pipeline, stdin=child)

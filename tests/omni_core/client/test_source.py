@@ -105,7 +105,7 @@ def test_what_needs_omni_deploy_says_so(arguments: tuple[Any, ...], expected: st
     assert "pip install omni-cli" in str(caught.value)
 
 
-def test_a_deploy_file_and_a_variable_need_omni_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deploy_file_and_a_variable_need_omni_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text("pipeline: one\n")
     with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-cli"):

@@ -82,7 +82,7 @@ async def test_concurrent_statistics_calls_share_an_answer() -> None:
     assert counters["coordinator"] == {"requests": {"completed": 1.0}}
 
 
-async def test_without_omni_tracing_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_omni_cli_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "PIPELINE", "nowhere_to_be_found:Profile")
     with pytest.raises(PluginError, match="profiles need omni-cli: pip install omni-cli"):
         await Pipeline().observation.profiling.start()

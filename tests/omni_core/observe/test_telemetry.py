@@ -28,7 +28,7 @@ def test_no_spans_without_an_api_or_a_provider_that_records(monkeypatch: pytest.
     assert telemetry.telemetry("p") is None
 
 
-def test_a_provider_without_omni_tracing_is_a_warning_that_names_it(
+def test_a_provider_without_omni_cli_is_a_warning_that_names_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = SimpleNamespace(get_tracer=lambda name, version: object())

@@ -291,7 +291,7 @@ def test_a_command_that_two_plugins_provide_is_told_by_check(install, omni) -> N
         found, shown = omni(*arguments)
         assert found == code
         assert (
-            "provided twice, unusable until one is uninstalled or disabled: command 'run': 'mine' of dist-mine 2.5"
+            "provided twice, unusable until one is uninstalled or disabled: command 'run': 'cli' of omni-cli"
             in shown
         )
 
@@ -452,7 +452,7 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path)
 def test_plugin_modules_import_quickly_and_without_torch() -> None:
     code = (
         "import sys, time, omni_core.hookspecs\nstart = time.perf_counter()\n"
-        "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_torch.engine.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
+        "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_torch.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
         "import omni_kernels_cpu.plugin\n"
         "print(time.perf_counter() - start)\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )

@@ -94,7 +94,7 @@ async def test_what_a_unit_that_has_left_did_not_read_is_given_back(tmp_path: Pa
     assert sorted(Relay.cleaned) == ["r1", "r2"]
 
 
-async def test_without_omni_tracing_a_worker_reports_why_it_records_nothing(
+async def test_without_omni_cli_a_worker_reports_why_it_records_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "PROCESS", "nowhere_to_be_found:Profile")

@@ -104,7 +104,7 @@ def test_no_other_command_imports_ray(deploy: str) -> None:
 
 def test_without_the_distribution_nothing_mentions_ray(deploy: str) -> None:
     for arguments in (["--help"], ["run", "--help"], ["plugins", "list"], ["config", "show", deploy]):
-        done = omni(WITHOUT_RAY, *arguments, OMNI_DISABLE_PLUGINS="launcher-ray")
+        done = omni(WITHOUT_RAY, *arguments, OMNI_DISABLE_PLUGINS="launchers")
         assert done.returncode == 0, done.stderr
         lines = (done.stdout + done.stderr).splitlines()
         assert not [line for line in lines if re.search(r"(?i)\bray\b", line) and not line.startswith("launcher-ray")]

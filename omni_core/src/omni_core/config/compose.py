@@ -30,7 +30,6 @@ _OF_THE_WHOLE = (
     "request_timeout",
     "server",
     "launcher",
-    "capsules",
     "admission",
     "hosts",
 )
