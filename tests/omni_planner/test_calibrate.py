@@ -172,13 +172,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == [{"talker_ar": 2}], "what the pipeline's works say, though a config that is placed names none"
     assert list(PipelineProfile.load(path).kinds) == ["text"]
     asked = ["simulate", "demo", "--profile", str(path), "--requests", "50", "--json"]
-    drawn = runner.invoke(omni, [*asked, "--rate", "1", "--plot", str(tmp_path / "plot.svg")], catch_exceptions=False)
+    drawn = runner.invoke(omni, [*asked, "--rate", "1"], catch_exceptions=False)
     assert json.loads(drawn.stdout)["requests"]
-    picture = (tmp_path / "plot.svg").read_text()
-    assert "<!-- first decode -->" in picture
-    assert "<!-- thinker -->" in picture
-    refused = runner.invoke(omni, [*asked, "--rate", "1", "--plot", "a.gif"])
-    assert (refused.exit_code, "must end with .png or .svg" in f"{refused.exception}{refused.output}") == (1, True)
     slow = json.loads(runner.invoke(omni, [*asked, "--rate", "1"], catch_exceptions=False).stdout)
     fast = json.loads(runner.invoke(omni, [*asked, "--concurrency", "16"], catch_exceptions=False).stdout)
     assert fast["requests"] == 50
@@ -189,9 +184,6 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     struck = json.loads(runner.invoke(omni, failing, catch_exceptions=False).stdout)
     assert struck["deaths"] == 1
     assert struck["done"]["p95"] > slow["done"]["p95"], "requests wait for the start"
-    lines.write_text('{"at": 0, "kind": "chat", "tokens": 30}\n{"at": 1, "kind": "chat", "tokens": 3}\n')
-    traced = [*asked, "--trace", str(lines), "--trace-kind", "chat=text"]
-    assert json.loads(runner.invoke(omni, traced, catch_exceptions=False).stdout)["requests"] == 2
     bursts = json.loads(runner.invoke(omni, [*asked, "--rate", "20", "--arrivals", "bursts:1,9"]).stdout)
     assert bursts["done"]["p95"] > slow["done"]["p95"]
 
@@ -199,13 +191,12 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--rate", "1", "--concurrency", "2"], "either --concurrency or --rate or --trace"),
+        (["--rate", "1", "--concurrency", "2"], "either --concurrency or --rate"),
         (["--rate", "1", "--mix", "sounds=1"], "no such kind of request; it has text"),
         (["--rate", "1", "--mix", "text=none"], "must be KIND=WEIGHT"),
         (["--rate", "1", "--mix", "text=-1"], "must be greater than 0"),
         (["--concurrency", "1", "--arrivals", "gamma:2"], "--arrivals is for --rate"),
         (["--concurrency", "1", "--mtbf", "2"], "--mtbf needs a load with a duration"),
-        (["--rate", "1", "--trace-run", "2"], "are for --trace"),
         (["--rate", "1", "--devices", "1xh100"], "either --profile (measured) or --devices"),
     ],
 )

@@ -23,7 +23,7 @@ OURS = [
     "omni-diffusion",
     "omni-fish-s2",
 ]
-NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}
+NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis"}
 
 
 def hard_dependencies(name: str) -> set[str]:

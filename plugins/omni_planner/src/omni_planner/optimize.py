@@ -21,7 +21,6 @@ from omni_planner.devices import Fleet, Rates, assumed
 from omni_planner.estimate import KINDS, Device, EstimatedProfile, ask_of, estimate
 from omni_planner.fleet import FleetPlan, plan_fleet
 from omni_planner.objectives import Objectives
-from omni_planner.plots import check_plot, plot
 from omni_planner.profile import PipelineProfile
 from omni_planner.search import Search, reason
 from omni_planner.trials import Load, Trial
@@ -85,14 +84,11 @@ from omni_planner.trials import Load, Trial
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the deploy file of the best."
 )
-@click.option(
-    "--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A plot, .png or .svg."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def optimize_command(
     slo: str, rate: str | None, concurrency: int | None, conversations: int | None, pause: float, devices: str | None,
     path: Path | None, cores: int | None, mix: tuple[str, ...], asks: tuple[str, ...], assume: tuple[str, ...], spare: int, total: int,
-    trials: int, seed: int, out: Path | None, picture: Path | None, as_json: bool, **source: Any,
+    trials: int, seed: int, out: Path | None, as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Search where the stages of PIPELINE should run so that objectives are met at the lowest cost; starts nothing."""
     objectives = Objectives.parse(slo)
@@ -100,11 +96,8 @@ def optimize_command(
         raise click.UsageError("give either --devices (GPUs, estimated) or --profile (processors, measured)")
     if sum(each is not None for each in (rate, concurrency, conversations)) != 1:
         raise click.UsageError("give one of --rate, --concurrency and --conversations")
-    for file in filter(None, (out, picture)):
-        if not file.absolute().parent.is_dir():
-            raise ConfigError(f"{file}: there is no folder {file.parent}")
-    if picture is not None:
-        check_plot(picture)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {out.parent}")
     fleet = Fleet.parse(devices) if devices is not None else None
     asked = source_of(source, "cuda" if fleet is not None else None)
     config = asked.resolve().config
@@ -138,11 +131,11 @@ def optimize_command(
         bears = {gpus: cell.bears for gpus, cell in whole.cells_tried.items()}
         document: dict[str, Any] = {"hosts": whole.hosts, "cells": whole.cells, "gpus_of_a_cell": whole.cell.gpus, "spare": whole.spare,
             "cell": _plain(whole.usual), "degraded": _plain(whole.degraded), "bears": bears}  # fmt: skip
-        chosen, found, front, unit = whole.usual, [whole.usual], [whole.usual], "GPU"
+        chosen = whole.usual
     else:
         search = Search(config, profile, load, objectives, trials, progress)
         front = search.on_gpus(fleet) if fleet is not None else search.on_cores(cores or profile.hardware.cores)
-        found, unit = search.trials, "core" if fleet is None else "GPU"
+        unit = "core" if fleet is None else "GPU"
         lines = _about(config, load, objectives, fleet, rates)
         if not front:
             raise ConfigError("\n".join(["no placement can be simulated:", *dict.fromkeys(search.refusals.values())]))
@@ -152,7 +145,7 @@ def optimize_command(
             *(f"{key}: {why}" for key, why in search.refusals.items() if "GPU" in key),
         ]
         document = {"front": [_plain(each) for each in front], "chosen": front.index(chosen), "met": not chosen.excess,
-            "trials": len(found), "refusals": search.refusals}  # fmt: skip
+            "trials": len(search.trials), "refusals": search.refusals}  # fmt: skip
     unknown = [name for name in objectives.limits if name not in chosen.figures]
     if unknown:
         raise ConfigError(
@@ -162,15 +155,6 @@ def optimize_command(
     if out is not None:
         out.write_text(deploy_text(asked, chosen.config, lines), encoding="utf-8")
         lines.append(f"{out}: check it with `omni config validate {out}`")
-    if picture is not None:
-        plot(
-            picture,
-            found,
-            front,
-            objectives,
-            unit,
-            f"{config.resolved_name}, {load}{'' if fleet is None else ' (estimate)'}",
-        )
     if as_json:
         click.echo(
             json.dumps({"estimate": fleet is not None, "rates": asdict(rates) if fleet else None, **document}, indent=2)

@@ -21,12 +21,9 @@ from omni_planner.commands import mix_of
 from omni_planner.devices import Fleet, Rates, assumed
 from omni_planner.estimate import KINDS, Device, ask_of, estimate
 from omni_planner.failures import at_random, failure_of
-from omni_planner.plots import check_plot, plot_simulation
 from omni_planner.profile import PipelineProfile
-from omni_planner.recorded import arrivals_of, read_record
 from omni_planner.requests import Arrival, closed_loop, draw
 from omni_planner.simulate import Outcome, simulate, summarise
-from omni_planner.stretches import LEAST, simulate_side_by_side
 
 
 @click.command("simulate")
@@ -48,18 +45,6 @@ from omni_planner.stretches import LEAST, simulate_side_by_side
     "seconds with requests and without.",
 )  # fmt: skip
 @click.option(
-    "--trace", "record", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Or a recorded load: JSON lines with `at`, `kind`, and sizes if they are known (`prompt`, `tokens`, `sound`); or what "
-    "`omni bench serve --json` wrote.",
-)  # fmt: skip
-@click.option(
-    "--trace-kind", "names", multiple=True, metavar="NAME=KIND", help="A kind of the trace is this one of the profile."
-)
-@click.option("--trace-run", "run", type=click.IntRange(1), help="Of a benchmark with several runs, the number of one.")
-@click.option(
-    "--trace-speed", "speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="2: in half the time."
-)
-@click.option(
     "--requests",
     "total",
     type=click.IntRange(1),
@@ -78,64 +63,32 @@ from omni_planner.stretches import LEAST, simulate_side_by_side
     help="Let every process die at random, after so many seconds on average.",
 )
 @click.option("--cores", type=click.IntRange(1), help="Of each machine; by default as many as the profile's has.")
-@click.option(
-    "--processes", type=click.IntRange(1),
-    help=f"That simulate a load of --rate or --trace side by side, which is cut from {LEAST:,} requests on; one for each processor by "
-    "default. The result is the same for any number.",
-)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--plot",
-    "picture",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also draw the times of requests, and what is busy, as .png or .svg.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def simulate_command(
     path: Path | None, devices: str | None, asks: tuple[str, ...], assume: tuple[str, ...], concurrency: int | None, rate: float | None,
-    arrivals: str, record: Path | None, names: tuple[str, ...], run: int | None, speed: float, total: int, mix: tuple[str, ...],
-    fails: tuple[str, ...], mtbf: float | None, cores: int | None, processes: int | None, seed: int, picture: Path | None, as_json: bool,
-    **source: Any,
+    arrivals: str, total: int, mix: tuple[str, ...], fails: tuple[str, ...], mtbf: float | None, cores: int | None, seed: int,
+    as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Predict what PIPELINE does under a load, as it is configured, from a profile of it; starts nothing."""
-    if sum(each is not None for each in (concurrency, rate, record)) != 1:
-        raise click.UsageError("give either --concurrency or --rate or --trace")
+    if sum(each is not None for each in (concurrency, rate)) != 1:
+        raise click.UsageError("give either --concurrency or --rate")
     if (path is None) == (devices is None):
         raise click.UsageError("give either --profile (measured) or --devices (GPUs, estimated)")
-    if picture is not None:
-        check_plot(picture)
     pattern = pattern_of(arrivals)
     if rate is None and arrivals != "poisson":
         raise click.UsageError("--arrivals is for --rate")
     failures = [failure_of(each) for each in fails]
     config, profile = _measured(path, source) if path is not None else _estimated(devices or "", asks, assume, source)
-    if record is not None:
-        if mix:
-            raise click.UsageError("--mix: a trace has its own kinds of request; --trace-kind renames them")
-        load = arrivals_of(read_record(record, dict(_pair(each) for each in names), run), profile, speed)
-    else:
-        if names or run:
-            raise click.UsageError("--trace-kind and --trace-run are for --trace")
-        load = _load(profile, mix, concurrency, rate, pattern, total, seed)
+    load = _load(profile, mix, concurrency, rate, pattern, total, seed)
     if mtbf is not None:
         units = [each.name for each in plan(config) if not each.rank]
         lasts = max((each.seconds or 0.0 for each in load), default=0.0)
         if not lasts:
-            raise click.UsageError("--mtbf needs a load with a duration: --rate or --trace")
+            raise click.UsageError("--mtbf needs a load with a duration: --rate")
         failures += at_random(units, mtbf, lasts, seed)
-    if concurrency is None and not failures:
-        if processes is not None and len(load) < LEAST:
-            raise click.UsageError(
-                f"--processes is for {LEAST:,} requests or more, these are {len(load):,}; leave it out"
-            )
-        outcome = simulate_side_by_side(config, profile, load, cores=cores, processes=processes)
-    elif processes is not None:
-        raise click.UsageError("--processes is for a load of --rate or --trace without failures; leave it out")
-    else:
-        outcome = simulate(config, profile, load, in_flight=concurrency, cores=cores, failures=failures)
+    outcome = simulate(config, profile, load, in_flight=concurrency, cores=cores, failures=failures)
     _show(outcome, profile, as_json)
-    if picture is not None:
-        plot_simulation(picture, outcome, f"{config.resolved_name}{' (estimate)' * profile.is_estimate}")
 
 
 def _measured(path: Path, source: dict[str, Any]) -> tuple[PipelineConfig, PipelineProfile]:
@@ -169,13 +122,6 @@ def _load(
         return closed_loop(requests, total)
     assert rate is not None
     return open_loop(requests, rate, total / rate, seed, pattern)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, kind = text.partition("=")
-    if not separator:
-        raise click.UsageError(f"--trace-kind {text}: must be NAME=KIND")
-    return name, kind
 
 
 def _show(outcome: Outcome, profile: PipelineProfile, as_json: bool) -> None:
