@@ -66,3 +66,13 @@ def test_the_visits_of_a_request_are_those_of_its_media() -> None:
     assert spoken["thinker"].positions == 100 + 256 + 100
     assert spoken["code2wav"].positions == 50
     assert works_of(parse_config(RELEASED), {"thinker"}).visits(Ask()).keys() == {"thinker"}
+
+
+def test_the_talker_has_no_ranks() -> None:
+    """Its runner takes none, so a plan with them could not start."""
+    stages = works_of(parse_config(RELEASED), NAMES).stages
+    talker, thinker = stages["talker_ar"], stages["thinker"]
+    assert isinstance(talker, DecoderWork)
+    assert isinstance(thinker, DecoderWork)
+    assert talker.ranks == (1,)
+    assert thinker.ranks[:2] == (1, 2)

@@ -27,7 +27,7 @@ ELSEWHERE = {
     **dict.fromkeys(("stage", "stop", "top"), "omni-cli"),
     **dict.fromkeys(("bench", "keys", "serve"), "omni-serve"),
     "hosts": "omni-launchers",
-    **dict.fromkeys(("calibrate", "simulate"), "omni-planner"),
+    "simulate": "omni-planner",
     "import": "omni-cli",
     "pull": "omni-torch",
 }

@@ -1,5 +1,5 @@
-"""Measured profiles of pipelines, and a simulator that runs the runtime's own state machines in simulated time.
+"""What a load needs: estimates by FLOPs and bytes, a simulation of stages in one clock, a search of placements over it; and admission.
 
-:mod:`~omni_planner.calibrate` (``omni calibrate``) loads a running pipeline and makes a :class:`~omni_planner.profile.PipelineProfile`;
-:mod:`~omni_planner.simulate` (``omni simulate``) predicts from it what another placement or load does.
+``omni simulate`` is :mod:`~omni_planner.simulate`, ``omni plan --optimize`` :mod:`~omni_planner.optimize`; the coordinator uses
+:mod:`~omni_planner.admission`.
 """

@@ -54,8 +54,7 @@ class Rates:
         step: processor seconds of a step outside of the device: planning, sampling, messages of its requests.
         row: processor seconds of each request of a step. exchange: seconds of a collective of ranks beside its bytes.
         message: processor seconds of a message at each end. latency: seconds between them. copy: bytes a second of a payload.
-        function: processor seconds of a request in a stage without a network. cores: processors for each GPU.
-        start: seconds from the start of a process until it serves.
+        function: processor seconds of a request in a stage without a network.
         spread: of the sizes of requests of one kind, the standard deviation over the mean; 0: all are alike.
     """
 
@@ -69,8 +68,6 @@ class Rates:
     latency: float = 50e-6
     copy: float = 8e9
     function: float = 2e-3
-    cores: int = 12
-    start: float = 60.0
     spread: float = 0.7
 
 
@@ -133,5 +130,5 @@ def assumed(values: str, rates: Rates) -> Rates:
     except ValueError:
         least = "of at least 0" if name == "spread" else "above 0"
         raise ConfigError(f"--assume {values}: must be a number {least}") from None
-    given: dict[str, Any] = {name: int(number) if name == "cores" else number}
+    given: dict[str, Any] = {name: number}
     return evolve(rates, **given)

@@ -1,198 +1,180 @@
-"""An engine in simulated time: its steps are planned by the engine's own :class:`omni_torch.engine.batching.Batcher`."""
+"""An engine in simulated time: continuous batching in the order of arrival, with chunked prompts and the blocks of its KV cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 
-import torch
 from attrs import define, field
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner import ARRequest, SamplingParams
-from omni_core.model_runner.types import KVLayout
-from omni_core.protocol.messages import OmniRequest
-from omni_planner.profile import Costing, Seconds, StageProfile, Visit
-from omni_planner.requests import Flight
-from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, Watch, streamed
-from omni_torch.engine.batching import Batcher
-from omni_torch.engine.kv_cache import KVCache
-from omni_torch.engine.pace import Pace
+from omni_planner.estimate import NOTHING, Costing, Visit
+from omni_planner.load import Flight
+from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, streamed
 from omni_torch.placement.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
-from omni_torch.vocoder.deadlines import TEXT_SECONDS, policy_of
+from omni_torch.placement.work import Counts
+
+BLOCK = 16
+"""Positions of a block of the cache, unless its stage says otherwise."""
 
 
 @define(eq=False)
-class _Running:
-    """An engine's request. ``streams``: of each, how many chunks there are, and what is sent for one."""
+class _Request:
+    """A request of an engine.
+
+    Attributes:
+        computed: positions in the cache. made: outputs. blocks: that it holds. is_running: it has its place in steps.
+    """
 
     flight: Flight
     visit: Visit
-    streams: list[tuple[int, Output]]
+    prompt: int
+    outputs: int
     inputs: Inputs = field(factory=Inputs)
-    request: ARRequest | None = None
+    computed: int = 0
+    made: int = 0
+    blocks: int = 0
+    is_running: bool = False
+
+    @property
+    def length(self) -> int:
+        return self.prompt + self.made
+
+    @property
+    def is_decode(self) -> bool:
+        """Only its last token is left to compute."""
+        return self.made > 0 and self.length - self.computed == 1
 
 
 class EngineStage(SimulatedStage):
-    """An autoregressive stage: takes all that has come, then computes a step that the engine's batcher plans.
+    """An autoregressive stage.
+
+    A step computes one position of each running request whose prompt is done, and of prompts what ``max_batch_tokens`` leaves. A request
+    begins when the blocks of its prompt are free; when there are none for a decode, the last that began is computed again later.
 
     Args:
-        settings: the stage's ``factory_args``; those that the engine has are used. Without ``kv_blocks`` the cache is never full.
-        output_seconds: the same of its model runner.
+        admit_after: messages of a request that come before it computes. settings: ``max_running``, ``max_batch_tokens``, ``chunk_size`` and
+            ``block_size`` are used. kv_blocks: of the cache; ``None``: it is never full.
     """
 
-    is_in_parts = True
-
     def __init__(
-        self,
-        name: str,
-        profile: StageProfile,
-        costing: Costing,
-        settings: Settings,
-        output_seconds: float | None = None,
+        self, name: str, costing: Costing, settings: Settings, admit_after: int = 1, kv_blocks: int | None = None
     ) -> None:
-        super().__init__(name, profile, costing)
-        policy = policy_of(settings.get("policy"))
-        self._pace = None if policy is None else Pace(policy, output_seconds or TEXT_SECONDS)
-        self._watch = Watch()
-        self._kind = ""
-        layout = KVLayout(0, 1, 1, torch.float32)
-        block = int(settings.get("block_size", 16))
-        cache = KVCache(layout, int(settings.get("kv_blocks") or 100_000), block, torch.device("cpu"))
+        super().__init__(name, costing)
         given = settings.get("chunk_size")
-        chunk_size, chunk_alone = chunks(int(given) if given else None)
-        self.batcher = Batcher(
-            cache,
-            int(settings.get("max_running") or MAX_RUNNING),
-            int(settings.get("max_batch_tokens") or MAX_BATCH_TOKENS),
-            chunk_size,
-            share_prefixes=False,  # a sample's prompt is what was computed of it
-            patience=int(settings.get("patience") or 64),
-            pace=self._pace,
-            chunk_alone=chunk_alone,
-        )
-        self._running: dict[str, _Running] = {}
-        self._ended: set[str] = set()
+        self._chunk, self._chunk_alone = chunks(int(given) if given else None)
+        self._most_running = int(settings.get("max_running") or MAX_RUNNING)
+        self._most_positions = int(settings.get("max_batch_tokens") or MAX_BATCH_TOKENS)
+        self._block = int(settings.get("block_size") or BLOCK)
+        self._admit_after, self._blocks = admit_after, kv_blocks or 10**9
+        self._free = self._blocks
+        self._known: dict[str, _Request | None] = {}
+        """By name; ``None``: it has ended, and its stream goes on."""
+        self._waiting: deque[_Request] = deque()
+        self._running: list[_Request] = []
 
     def turn(self) -> list[Step]:
-        inbox, now = self.inbox, self.now()
-        taken = len(inbox)
-        if taken:
-            self._kind = inbox[0][0].kind
-        self._watch.turn(now)
-        while inbox:
-            self._take(inbox.popleft())
-        plan = self.batcher.plan(self._can_step, now)
-        work = plan.work
+        taken = len(self.inbox)
+        while self.inbox:
+            self._take(self.inbox.popleft())
+        work = self._planned()
         if not work:
-            return [(self._costing(self._kind, (0, 0, 0, 0, taken, self.woken)), [])] if taken else []
-        decodes = total = context = 0
-        pairs = 0.0
-        for request, count in work:
-            computed = request.computed
-            if count == 1 and request.output_ids:
-                decodes += 1
-            total += count
-            context += computed
-            pairs += count * (computed + count / 2)
-        prompts = len(work) - decodes
-        positions = total - decodes
-        turns = (decodes > 0) + (prompts > 0)
-        cost = self._costing(
-            work[0][0].state.flight.kind,
-            (turns, decodes, prompts, positions, taken, self.woken, context, pairs),
+            return [(self._costing(NOTHING, 0, taken), [])] if taken else []
+        decodes = sum(each.is_decode for each, _ in work)
+        counts = Counts(
+            decodes,
+            len(work) - decodes,
+            sum(count for _, count in work) - decodes,
+            sum(each.computed for each, _ in work),
+            sum(count * (each.computed + count / 2) for each, count in work),
         )
-        self.batcher.computed(plan)
-        self._watch.spend(cost[0] + cost[1])
-        if self._pace is not None:
-            self._pace.computed(decodes, positions, self._watch.elapsed)
-        if prompts and self._profile.after_first:
-            return self._parts(work, cost, prompts)
         outputs: list[Output] = []
-        for request, _ in work:
-            self._sample(request, outputs)
-        return [(cost, outputs)]
-
-    def _parts(self, work: Sequence[tuple[ARRequest, int]], cost: Seconds, prompts: int) -> list[Step]:
-        """Return a step with so many prompts in parts: a common one, at whose end the outputs of decodes leave, and one for each prompt
-        that is complete. The first chunk of its answer leaves at the begin of its part, what else it sends at the end.
-        """
-        outputs: list[Output] = []
-        answers: list[tuple[float, list[Output]]] = []
-        for request, count in work:
-            flight, is_decode, made = request.state.flight, count == 1 and bool(request.output_ids), list[Output]()
-            self._sample(request, made)
-            if is_decode or not made:
-                outputs += made
-            else:
-                answers.append((self._profile.after_first.get(flight.kind, 0.0) / prompts, made))
-        parts = [1.0 - sum(share for share, _ in answers), *(share for share, _ in answers)]
-        steps: list[Step] = []
-        for part, answer in zip(parts, [*(made for _, made in answers), []], strict=True):
-            sooner = [each for each in answer[:1] if each[1] == CHUNK]
-            steps.append(((part * cost[0], part * cost[1]), outputs + sooner))
-            outputs = answer[len(sooner) :]
-        return steps
-
-    def drop(self, flight: Flight) -> None:
-        running = self._running.pop(flight.name, None)
-        if running is not None and running.request is not None:
-            self.batcher.remove(running.request)
-            if self._pace is not None:
-                self._pace.policy.end(flight.name)
+        for each, count in work:
+            each.computed += count
+            if each.computed == each.length:
+                self._emit(each, outputs)
+        return [(self._costing(counts, 1, taken), outputs)]
 
     def _take(self, message: Message) -> None:
         flight = message[0]
-        if flight.name in self._ended:
-            return  # its stream goes on
-        running = self._running.get(flight.name)
-        if running is None:
+        if flight.name not in self._known:
             visit = flight.sample[self.name]
-            streams: list[tuple[int, Output]] = [
-                (total, (flight, CHUNK, [target], 0)) for target, total in visit.chunks.items() if total
-            ]
-            running = self._running[flight.name] = _Running(flight, visit, streams)
-        running.inputs.take(message)
-        if running.request is None and running.inputs.messages >= self._profile.admit_after:
-            visit = running.visit
-            most, capacity = max(1, visit.prompt) + max(1, visit.outputs) - 1, self.batcher.cache.capacity
-            if most > capacity:
-                raise ConfigError(
-                    f"stages[{self.name}]: a request of {most} positions does not fit into a KV cache of {capacity}; raise kv_cache_mb "
-                    "or kv_blocks"
-                )
-            sampling = SamplingParams(max_new_tokens=max(1, visit.outputs))
-            running.request = ARRequest(flight.name, OmniRequest(), [0] * max(1, visit.prompt), sampling, state=running)
-            if self._pace is not None:
-                self._pace.policy.begin(flight.name, running.request.request, self.now())
-            self.batcher.add(running.request, self.now())
-
-    def _can_step(self, request: ARRequest) -> bool:
-        before = self._profile.admit_after
-        if before == 1 or not request.output_ids:
-            return True
-        inputs: Inputs = request.state.inputs
-        return bool(inputs.done) or len(request.output_ids) < inputs.chunks - before + 1
-
-    def _sample(self, request: ARRequest, outputs: list[Output]) -> None:
-        """Add the outputs of a request after a step that computed for it: of a token, if it was not a part of its prompt."""
-        ids = request.output_ids
-        if request.computed < len(request.prompt_ids) + len(ids):
+            self._known[flight.name] = _Request(flight, visit, max(1, visit.prompt), max(1, visit.outputs))
+        request = self._known[flight.name]
+        if request is None:
             return
-        running: _Running = request.state
-        flight, all_made = running.flight, running.visit.outputs
-        ids.append(0)
-        if self._pace is not None:
-            self._pace.emitted(flight.name, self.now() + self._watch.elapsed)
-        made = len(ids)
-        for total, chunk in running.streams:
-            if total == all_made:
-                outputs.append(chunk)
-            else:
-                outputs += [chunk] * streamed(total, all_made, made)
-        if made >= all_made:
-            self.batcher.remove(request)
-            if self._pace is not None:
-                self._pace.policy.end(flight.name)
-            del self._running[flight.name]
-            self._ended.add(flight.name)
-            outputs += self._result(flight)
+        request.inputs.take(message)
+        if request.inputs.messages == self._admit_after:
+            most = request.prompt + request.outputs - 1
+            if self._blocks_of(most) > self._blocks:
+                raise ConfigError(
+                    f"stages[{self.name}]: a request of {most} positions does not fit into a KV cache of "
+                    f"{self._blocks * self._block}; raise kv_cache_mb or kv_blocks"
+                )
+            self._waiting.append(request)
+
+    # --- steps -----------------------------------------------------------------------------------------------------------
+    def _planned(self) -> list[tuple[_Request, int]]:
+        """Return the requests of the next step, and the positions that each computes."""
+        budget, is_full, work = self._most_positions, False, list[tuple[_Request, int]]()
+        for each in sorted(self._running, key=lambda each: not each.is_decode):
+            if not each.is_running or not self._can_step(each):
+                continue  # it was preempted, or waits for its stream
+            while self._blocks_of(each.length) - each.blocks > self._free:
+                is_full = True
+                last = self._running[-1]
+                self._preempt(last)
+                if last is each:
+                    break
+            count = min(each.length - each.computed, self._most_of_prompt, budget)
+            if each.is_running and count:
+                self._hold(each)
+                work.append((each, count))
+                budget -= count
+        while self._waiting and budget and not is_full and len(self._running) < self._most_running:
+            each = self._waiting[0]
+            if self._blocks_of(each.length) > self._free:
+                break
+            self._hold(each)
+            count = min(each.length, self._most_of_prompt, budget)
+            self._running.append(self._waiting.popleft())
+            each.is_running = True
+            work.append((each, count))
+            budget -= count
+        return [(each, count) for each, count in work if each.is_running]
+
+    @property
+    def _most_of_prompt(self) -> int:
+        is_alone = len(self._running) + len(self._waiting) == 1
+        return max(self._chunk, self._chunk_alone) if is_alone else self._chunk
+
+    def _can_step(self, each: _Request) -> bool:
+        before = self._admit_after
+        return before == 1 or not each.made or bool(each.inputs.done) or each.made < each.inputs.chunks - before + 1
+
+    def _emit(self, each: _Request, outputs: list[Output]) -> None:
+        """Add the outputs of a request with another token."""
+        each.made += 1
+        for target, total in each.visit.chunks.items():
+            outputs += [(each.flight, CHUNK, [target], 0)] * streamed(total, each.outputs, each.made)
+        if each.made == each.outputs:
+            self._running.remove(each)
+            self._release(each)
+            self._known[each.flight.name] = None
+            outputs += self._result(each.flight)
+
+    # --- blocks ------------------------------------------------------------------------------------------------------------
+    def _blocks_of(self, positions: int) -> int:
+        return -(-positions // self._block)
+
+    def _hold(self, each: _Request) -> None:
+        more = self._blocks_of(each.length) - each.blocks
+        each.blocks, self._free = each.blocks + more, self._free - more
+
+    def _release(self, each: _Request) -> None:
+        self._free, each.blocks = self._free + each.blocks, 0
+
+    def _preempt(self, each: _Request) -> None:
+        self._running.remove(each)
+        self._release(each)
+        each.computed, each.is_running = 0, False
+        self._waiting.appendleft(each)

@@ -10,17 +10,12 @@ def omni_commands() -> list[Component]:
     """Return the commands by name."""
     return [
         Component(
-            "calibrate",
-            "omni_planner.commands:calibrate_command",
-            "Measure what a pipeline's stages cost on this machine.",
-        ),
-        Component(
             "plan --optimize",
             "omni_planner.optimize:optimize_command",
             "Search the placement that meets objectives at the lowest cost.",
         ),
         Component(
-            "plan --simulate", "omni_planner.what_if:simulate_command", "Predict what the pipeline does under a load."
+            "plan --simulate", "omni_planner.simulate:simulate_command", "Predict what the pipeline does under a load."
         ),
-        Component("simulate", "omni_planner.what_if:simulate_command", "Predict what a pipeline does under a load."),
+        Component("simulate", "omni_planner.simulate:simulate_command", "Predict what a pipeline does under a load."),
     ]

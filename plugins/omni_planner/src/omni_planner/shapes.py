@@ -10,8 +10,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_planner.estimate import EstimatedProfile, EstimatedStage
-from omni_planner.profile import Costing, Kind, PipelineProfile, Sample, counts_of
+from omni_planner.estimate import Costing, Estimate, Kind, Sample
+from omni_torch.placement.work import Counts
 from omni_torch.vocoder.passes import next_chunk
 
 BATCH = 32
@@ -29,24 +29,19 @@ class Shape:
     work: float
 
 
-def demands(
-    profile: PipelineProfile, config: PipelineConfig, mix: Mapping[str, float], ranks: int = 1
-) -> dict[str, float]:
-    """Return the seconds of one GPU that a request takes on average, by stage, with :data:`BATCH` requests at once.
-
-    Of stages that are not estimated it says nothing.
-    """
+def demands(estimate: Estimate, config: PipelineConfig, mix: Mapping[str, float], ranks: int = 1) -> dict[str, float]:
+    """Return the seconds of one GPU that a request takes on average, by stage, with :data:`BATCH` requests at once."""
     total = sum(mix.values())
     found: dict[str, float] = {}
     for stage in config.stages:
-        measured = profile.stages.get(stage.name)
-        if not isinstance(measured, EstimatedStage) or measured.work is None:
+        known = estimate.stages[stage.name]
+        if known.work is None:
             continue
-        costing = measured.costing(evolve(stage, tp_size=ranks))
+        costing = known.costing(evolve(stage, tp_size=ranks))
         found[stage.name] = sum(
             weight
             / total
-            * fmean(_request(stage.name, measured.kind, costing, each, config) for each in profile.kinds[kind])
+            * fmean(_request(stage.name, known.kind, costing, each, config) for each in estimate.kinds[kind])
             for kind, weight in mix.items()
         )
     return {name: seconds for name, seconds in found.items() if seconds}
@@ -58,51 +53,49 @@ def _request(name: str, kind: Kind, costing: Costing, sample: Sample, config: Pi
         return 0.0
     if kind == "engine":
         length = visit.prompt + visit.outputs / 2
-        prompt = costing("", counts_of(kind, turns=1, prompts=1, positions=visit.prompt, pairs=visit.prompt**2 / 2))
-        step = costing("", counts_of(kind, turns=1, decodes=BATCH, context=BATCH * length, pairs=BATCH * length))
-        return float(sum(prompt) + visit.outputs * sum(step) / BATCH)
+        prompt = costing(Counts(prompts=1, positions=visit.prompt, pairs=visit.prompt**2 / 2), 1, 0)
+        step = costing(Counts(decodes=BATCH, context=BATCH * length, pairs=BATCH * length), 1, 0)
+        return sum(prompt) + visit.outputs * sum(step) / BATCH
     if kind == "vocoder":
         settings, done, seconds = config.stage(name).factory_args, 0, 0.0
         sizes = int(settings.get("initial_chunk", 4)), int(settings.get("chunk", 24)), settings.get("growth", 1.0)
         while done < visit.prompt:
             frames = min(next_chunk(done, *sizes), visit.prompt - done)
-            seconds += sum(costing("", counts_of(kind, turns=1, streams=4, frames=4 * frames))) / 4
+            seconds += sum(costing(Counts(decodes=4, positions=4 * frames), 1, 0)) / 4
             done += frames
         return seconds
-    size, passes = visit.prompt, visit.outputs or 1
-    return float(sum(costing("", counts_of(kind, turns=1, requests=1, positions=size, pairs=size**2, passes=passes))))
+    return sum(costing(Counts(prompts=1, positions=visit.prompt, pairs=visit.prompt**2), visit.outputs or 1, 0))
 
 
 def shapes(
-    profile: EstimatedProfile, config: PipelineConfig, mix: Mapping[str, float], per_second: float, gpus: int
+    estimate: Estimate, config: PipelineConfig, mix: Mapping[str, float], per_second: float, gpus: int
 ) -> list[Shape]:
     """Return shapes for so many GPUs of one host that can keep up, the least busy first."""
-    by_ranks = {ranks: demands(profile, config, mix, ranks) for ranks in RANKS if ranks <= gpus}
+    by_ranks = {ranks: demands(estimate, config, mix, ranks) for ranks in RANKS if ranks <= gpus}
     order = sorted(by_ranks[1], key=lambda name: -by_ranks[1][name])
     idle = [each.name for each in config.stages if each.gpu is not None and each.name not in order]
-    idle = [name for name in idle if getattr(profile.stages[name], "work", None) is not None]
+    idle = [name for name in idle if estimate.stages[name].work is not None]
     found: dict[str, Shape] = {}
     for blocks in _partitions(order):
         blocks = [*blocks[:-1], [*blocks[-1], *idle]]
         for counts in _compositions(gpus, len(blocks)):
             choices = [
-                ranks_of(profile, names[0], count) if names else [1]
+                ranks_of(estimate, names[0], count) if names else [1]
                 for names, count in zip(blocks, counts, strict=True)
             ]
             for ranks in product(*choices):
                 shape = _shape(blocks, counts, ranks, by_ranks, per_second)
                 found.setdefault(shape.text, shape)
     if gpus > 1:
-        for split in ranks_of(profile, order[0], gpus):
+        for split in ranks_of(estimate, order[0], gpus):
             shape = _beside([*order, *idle], gpus, split, by_ranks, per_second)
             found.setdefault(shape.text, shape)
     return sorted(found.values(), key=lambda each: each.work)
 
 
-def ranks_of(profile: PipelineProfile, stage: str, gpus: int) -> list[int]:
+def ranks_of(estimate: Estimate, stage: str, gpus: int) -> list[int]:
     """Return the numbers of ranks that a stage may have on so many GPUs; one, if its pipeline does not say that others can share it."""
-    work = getattr(profile.stages[stage], "work", None)
-    return [each for each in RANKS if gpus % each == 0 and each in getattr(work, "ranks", (1,))]
+    return [each for each in RANKS if gpus % each == 0 and each in estimate.stages[stage].ranks]
 
 
 def _beside(

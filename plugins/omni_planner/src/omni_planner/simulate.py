@@ -1,103 +1,83 @@
-"""The simulation of a pipeline under a load, and its figures."""
+"""``omni simulate``, which is ``omni plan --simulate`` too: what a pipeline does under a load, without starting it."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Sequence
+import json
+from typing import Any
 
-from attrs import evolve
+import click
+from attrs import asdict
 
-from omni_core.config.schema import PipelineConfig
+from omni_cli.deploy.fitting import placed
+from omni_cli.deploy.options import source_of
+from omni_core.cli.source import with_source
+from omni_core.config.completion import Machine
 from omni_core.errors import ConfigError
-from omni_planner.failures import Failure
-from omni_planner.machine import Process
-from omni_planner.profile import CLIENT, PipelineProfile
-from omni_planner.replica import Loop
-from omni_planner.requests import Arrival, Flight
-from omni_planner.simulation import Outcome as Outcome
-from omni_planner.simulation import Simulation
-from omni_planner.summary import Events, Summary
+from omni_planner.asking import about, estimated, mix_of, rate_of, with_estimate
+from omni_planner.estimate import Estimate
+from omni_planner.figures import Quantiles, figures_of, first_outputs
+from omni_planner.load import Load
+from omni_planner.simulation import Outcome, simulate
 
 
-def simulate(
-    config: PipelineConfig,
-    profile: PipelineProfile,
-    arrivals: Sequence[Arrival],
-    *,
-    in_flight: int | None = None,
-    cores: int | None = None,
-    pause: float | None = None,
-    failures: Sequence[Failure] = (),
-    around: int = 0,
-) -> Outcome:
-    """Run a load against a pipeline in simulated time.
-
-    Args:
-        config: the placement to try: its processes, replicas, hosts and engine settings may differ from the profile's.
-        arrivals: the load. in_flight: requests at once of its closed loop; or with ``pause`` conversations, whose next request comes so
-            many seconds after the last one's sound has been played.
-        cores: of each machine; by default as many as the profile's has. failures: deaths of units and losses of hosts.
-        around: so many of the first and of the last requests do not count. They keep the pipeline as busy as it is under a load that
-            goes on, and the simulation ends with the last of those that count.
-
-    Raises:
-        ConfigError: a request visits a stage that the profile has not measured; or a failure is of something that is not there, or the
-            profile does not know how long it takes to start again.
-        ValueError: ``around`` leaves no request that counts.
-    """
-    simulation = Simulation(config, profile, cores, in_flight, pause, failures)
-    simulation.begin(arrivals, around)
-    collects = gc.isenabled()
-    gc.disable()  # what a simulation makes is in no cycle; looking for them takes a quarter of its time
-    try:
-        simulation.clock.run()
-    finally:
-        if collects:
-            gc.enable()
-    return simulation.outcome()
+@click.command("simulate")
+@with_source
+@with_estimate
+@click.option("--concurrency", type=click.IntRange(1), help="Requests under way at once.")
+@click.option("--rate", metavar="N/s", help="Or requests a second.")
+@click.option(
+    "--variation", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+    help="With --rate, of the times between requests the standard deviation over the mean: 1 is at random, 3 is bursty.",
+)  # fmt: skip
+@click.option("--requests", "total", type=click.IntRange(1), default=500, show_default=True, help="How many come.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def simulate_command(
+    devices: str, mix: tuple[str, ...], asks: tuple[str, ...], assume: tuple[str, ...], concurrency: int | None, rate: str | None,
+    variation: float, total: int, seed: int, as_json: bool, **source: Any,
+) -> None:  # fmt: skip
+    """Predict what PIPELINE does under a load, as it is configured, on GPUs that need not be here; starts nothing."""
+    if (concurrency is None) == (rate is None):
+        raise click.UsageError("give either --concurrency or --rate")
+    config = source_of(source, "cuda").resolve().config
+    fleet, estimate = estimated(config, devices, asks, assume)
+    if fleet.hosts > 1:
+        raise ConfigError(f"--devices {devices}: one host is simulated; `omni plan --optimize` plans for several")
+    load = Load(mix_of(mix, estimate.kinds, config), total, rate_of(rate), concurrency, None, seed, variation)
+    memory = [fleet.accelerator.memory] * fleet.gpus
+    config = estimate.budgeted(placed(config, Machine(memory, here=False)).config, memory)
+    outcome = simulate(config, estimate, load)
+    if as_json:
+        click.echo(json.dumps(_document(outcome, estimate), indent=2))
+        return
+    click.echo(about(fleet, estimate.device.rates))
+    _show(outcome, estimate)
 
 
-def processor_use(
-    config: PipelineConfig, profile: PipelineProfile, arrivals: Sequence[Arrival], in_flight: int
-) -> dict[str, tuple[int, float]]:
-    """Simulate a closed loop; return what each stage's process (and :data:`CLIENT`) uses: how often the thread that sends and receives
-    woke, and the processor seconds of the others. Stages have processes of their own.
-    """
-    simulation = Simulation(config, profile, None, in_flight, None)
-    simulation.begin(arrivals)
-    simulation.clock.run()
-    loops: dict[str, tuple[Loop, float]] = {CLIENT: (simulation.client, 0.0)}
-    for unit in simulation.units:
-        for name, replica in unit.replicas.items():
-            loops[name] = unit.loop, replica.worked
-    return {name: (loop.wakes, worked) for name, (loop, worked) in loops.items() if isinstance(loop, Process)}
+def _document(outcome: Outcome, estimate: Estimate) -> dict[str, Any]:
+    ended = [each for each in outcome.flights if not each.refused]
+    figures = figures_of(ended, estimate)
+    return {
+        "requests": len(ended),
+        "refused": len(outcome.flights) - len(ended),
+        "per_second": len(ended) / (outcome.seconds or 1.0),
+        "first": {stage: asdict(each) for stage, each in first_outputs(ended).items()},
+        "done": asdict(figures["done"]) if ended else None,
+        "late": asdict(figures["gap"]) if "gap" in figures else None,
+        "busy": {"stages": outcome.stages, "devices": outcome.gpus, "messages": outcome.messages},
+        "estimate": True,
+    }
 
 
-def summarise(outcome: Outcome) -> Summary:
-    """Return the figures of a simulation.
-
-    Raises:
-        ConfigError: requests wait for ever, for messages that none of the measured ones had.
-    """
-    stuck = sum(each.ended is None and not each.refused for each in outcome.flights)
-    if stuck:
-        raise ConfigError(
-            f"{stuck} of {len(outcome.flights)} simulated requests never end: the profile is not of this pipeline; calibrate it anew"
-        )
-    ended = _ended(outcome)
-    sound = [each.sound for each in ended if each.sound]
-    refused, failed = (sum(getattr(each, name) for each in outcome.flights) for name in ("refused", "failed"))
-    retried = sum(each.attempts > 1 and not each.failed for each in outcome.flights)
-    made = Summary.of(events_of(outcome), outcome.seconds or 1.0, refused, sound, failed, retried)
-    if not outcome.window:
-        return made
-    return evolve(made, per_second=len(outcome.flights) * outcome.kept_up / outcome.window)
-
-
-def events_of(outcome: Outcome) -> list[Events]:
-    """Return what the clients of the requests that ended have read, in seconds since each came."""
-    return [[(when - each.arrived, stage, final) for when, stage, final in each.events] for each in _ended(outcome)]
-
-
-def _ended(outcome: Outcome) -> list[Flight]:
-    return [each for each in outcome.flights if each.events and not each.failed]
+def _show(outcome: Outcome, estimate: Estimate) -> None:
+    found = _document(outcome, estimate)
+    click.echo(f"{found['requests']} requests, {found['per_second']:.2f} a second, {found['refused']} refused")
+    figures: dict[str, Quantiles] = {f"first {stage}": Quantiles(**each) for stage, each in found["first"].items()}
+    for name, key in (("done", "done"), ("late sound", "late")):
+        if found[key] is not None:
+            figures[name] = Quantiles(**found[key])
+    for name, seconds in figures.items():
+        click.echo(f"{name:16} p50 {seconds.p50:8.3f} s   p95 {seconds.p95:8.3f} s")
+    computing = {**outcome.stages, **{f"gpu {name}": share for name, share in outcome.gpus.items()}}
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in sorted(computing.items(), key=lambda each: -each[1]))
+    click.echo(f"busy: {listed}")

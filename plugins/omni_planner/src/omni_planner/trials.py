@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import ceil, sqrt
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from omni_cli.deploy.budgets import check
 from omni_cli.deploy.fitting import placed
@@ -14,59 +15,26 @@ from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_planner.arrivals import Pattern, Poisson, amid_others, open_loop
-from omni_planner.estimate import EstimatedProfile
-from omni_planner.objectives import Objectives, figures_of
-from omni_planner.profile import CLIENT, PipelineProfile
-from omni_planner.requests import Arrival, closed_loop, draw
-from omni_planner.simulate import Outcome, simulate, summarise
-from omni_planner.summary import Quantiles
+from omni_planner.estimate import CLIENT, Estimate
+from omni_planner.figures import Objectives, Quantiles, figures_of
+from omni_planner.load import Load
+from omni_planner.shapes import demands
+from omni_planner.simulation import Outcome, simulate
 
 Settings = Mapping[str, Any]
 """Changes of a config: by ``STAGE.FIELD`` or ``STAGE.factory_args.NAME``."""
 
+AROUND = 1000
+"""Requests that come before those that count, at most, and after them; and those that count, unless more are asked for."""
 
-@frozen
-class Load:
-    """The load of a plan.
+CHANCE = 3.0
+"""Standard deviations by which the number of requests in flight may grow by chance."""
 
-    Attributes:
-        mix: weights of the profile's kinds of request. total: requests of a simulation. around: so many more before them, and after
-            them, that do not count.
-        rate: requests a second, with ``pattern``. in_flight: or requests at once, or with ``pause`` (seconds) conversations.
-    """
+TOLD = 0.15
+"""The growth of a queue, for each request that comes, that every simulation tells from chance where it has requests enough."""
 
-    mix: Mapping[str, float]
-    total: int
-    rate: float | None = None
-    in_flight: int | None = None
-    pause: float | None = None
-    seed: int = 0
-    pattern: Pattern = field(factory=Poisson)
-    around: int = 0
-
-    def arrivals(self, profile: PipelineProfile) -> Sequence[Arrival]:
-        """Return the requests."""
-        requests = draw(profile.kinds, self.mix, self.seed)
-        if self.rate is None:
-            return closed_loop(requests, self.total + 2 * self.around)
-        if self.around:
-            return amid_others(requests, self.rate, self.total, self.around, self.seed, self.pattern)
-        return open_loop(requests, self.rate, self.total / self.rate, self.seed, self.pattern)
-
-    def scaled(self, share: float) -> Load:
-        """Return the part of the load that one of several equal pipelines gets."""
-        if self.rate is not None:
-            return evolve(self, rate=self.rate * share)
-        return evolve(self, in_flight=max(1, round((self.in_flight or 1) * share)))
-
-    def __str__(self) -> str:
-        mixed = ", ".join(f"{name} {weight / sum(self.mix.values()):.0%}" for name, weight in self.mix.items())
-        if self.rate is not None:
-            return f"{self.rate:g} requests a second{self.pattern} ({mixed})"
-        if self.pause is not None:
-            return f"{self.in_flight} conversations, {self.pause:g} s between an answer and the next question ({mixed})"
-        return f"{self.in_flight} requests at once ({mixed})"
+BUSY = 0.98
+"""The share of the time in which a thread may send and receive: with more its queue grows."""
 
 
 @frozen
@@ -74,12 +42,11 @@ class Trial:
     """The result of one simulated placement.
 
     Attributes:
-        settings: changes of the config that was given. config: the one that was simulated, placed. cost: GPUs or cores.
-        figures: by name, see :mod:`omni_planner.objectives`. excess: by how much objectives are missed; 0: all are met.
-        per_second: requests that ended in a second. refused: share of the requests. kept_up, in_flight: see
-            :class:`~omni_planner.simulation.Outcome`. counted: requests that the figures are of. around: those before them.
-            coming: where not all count, requests that come while one lasts, of 95 in 100; else 0.
-        shares: of the time, by stage (the busiest replica), device, and ``messages`` of the client's process and of each process group.
+        settings: changes of the config that was given. config: the one that was simulated, placed. cost: GPUs.
+        figures: by name, see :data:`omni_planner.figures.FIGURES`. excess: by how much objectives are missed, requests refused, and more
+            requests come than end; 0: all is well. per_second: requests that ended in a second. refused: share of the requests.
+        shares: of the time, by stage (the busiest replica), GPU, and ``messages`` of the client's process and of each process group.
+        coming: requests that come while one lasts, of 95 in 100. is_growing: more requests come than end. notes: of the placement.
     """
 
     settings: Settings
@@ -90,18 +57,18 @@ class Trial:
     per_second: float
     refused: float
     shares: Mapping[str, float]
-    processors: float = 0.0
-    notes: Mapping[str, str] = field(factory=dict)
-    kept_up: float = 1.0
-    in_flight: float = 0.0
-    counted: int = 0
-    around: int = 0
     coming: float = 0.0
+    is_growing: bool = False
+    notes: Mapping[str, str] = field(factory=dict)
 
     @property
-    def saturated(self) -> str:
-        """The stage or device that is busiest."""
-        return max(self.shares, key=lambda name: self.shares[name], default="nothing")
+    def reason(self) -> str:
+        """What keeps it from being better."""
+        busy = sorted(self.shares.items(), key=lambda each: -each[1])
+        listed = ", ".join(f"{name} {share:.0%}" for name, share in busy[:3])
+        if self.refused:
+            return f"{self.refused:.0%} of the requests are refused; busy: {listed}"
+        return f"saturates: {listed}" if busy and busy[0][1] > 0.85 else f"busiest: {listed}"
 
     def key(self, first: str) -> tuple[float, int, float]:
         """Sort key: fewer misses, then a lower cost, then the first objective's figure."""
@@ -125,74 +92,109 @@ def changed(config: PipelineConfig, settings: Settings) -> PipelineConfig:
     return evolve(config, stages=[with_settings(stage) for stage in config.stages])
 
 
-def attempt(
-    config: PipelineConfig,
-    settings: Settings,
-    profile: PipelineProfile,
-    load: Load,
-    objectives: Objectives,
-    cost: int,
-    *,
-    gpus: Sequence[int] = (),
-    cores: int | None = None,
-) -> Trial | str:
-    """Place and simulate a config with settings; or return why it cannot be."""
-    notes: Mapping[str, str] = {}
-    try:
-        made = changed(config, settings)
+@define
+class Trials:
+    """Makes trials of a pipeline, each under its load as it is for long.
+
+    Before the requests that count come as many as while one lasts, because a pipeline that was just started is not as busy as one that
+    serves. How long one lasts, trials that meet the objectives say.
+
+    Attributes:
+        gpu_bytes: the memory of each GPU. lasting: seconds that requests last, as far as is known.
+    """
+
+    config: PipelineConfig
+    estimate: Estimate
+    objectives: Objectives
+    gpu_bytes: int
+    lasting: float = 0.0
+
+    def of(self, settings: Settings, gpus: int, load: Load) -> Trial | str:
+        """Place and simulate the config with settings; or return why it cannot be."""
+        try:
+            config, notes = self._placed(settings, gpus)
+        except ConfigError as error:
+            return str(error).splitlines()[0]
+        lasting = max(self.lasting, sum(demands(self.estimate, self.config, load.mix).values()))
+        rate = load.per_second(self.estimate, lasting)
+        around = load.in_flight or 1 if load.is_closed else min(AROUND, max(1, ceil(rate * lasting)))
+        load = evolve(load, around=around)
+        while True:
+            made = self._simulated(settings, config, gpus, load, notes)
+            if isinstance(made, str) or made.excess or load.is_closed:
+                return made
+            longer = evolve(
+                load,
+                around=min(AROUND, max(load.around, ceil(1.1 * made.coming)))
+                if made.coming > load.around
+                else load.around,
+                total=max(load.total, min(AROUND, ceil(CHANCE * sqrt(2 * made.coming) / TOLD))),
+            )
+            if longer == load:
+                self.lasting = max(self.lasting, made.figures["done"].p95)
+                return made
+            load = longer
+
+    def _placed(self, settings: Settings, gpus: int) -> tuple[PipelineConfig, Mapping[str, str]]:
+        made, memory = changed(self.config, settings), [self.gpu_bytes] * gpus
         validate(made)
-        if gpus:
-            placement = placed(made, Machine(list(gpus), here=False))
-            made, notes = placement.config, placement.notes
-            if isinstance(profile, EstimatedProfile):
-                made = profile.budgeted(made, gpus)
-            check(plan(made), list(gpus))
-    except ConfigError as error:
-        return str(error).splitlines()[0]
-    arrivals = load.arrivals(profile)
-    try:
-        outcome = simulate(
-            made, profile, arrivals, in_flight=load.in_flight, cores=cores, pause=load.pause, around=load.around
+        placement = placed(made, Machine(memory, here=False))
+        made = self.estimate.budgeted(placement.config, memory)
+        check(plan(made), memory)
+        return made, placement.notes
+
+    def _simulated(
+        self, settings: Settings, config: PipelineConfig, gpus: int, load: Load, notes: Mapping[str, str]
+    ) -> Trial | str:
+        try:
+            outcome = simulate(config, self.estimate, load)
+        except ConfigError as error:  # of many sizes one may not fit where others do
+            return str(error).splitlines()[0]
+        count = len(outcome.flights)
+        ended = [each for each in outcome.flights if not each.refused]
+        figures = figures_of(ended, self.estimate, config.interface)
+        refused, rate = 1 - len(ended) / count, count / outcome.window if outcome.window else 0.0
+        coming = rate * figures["done"].p95 if "done" in figures else 0.0
+        growing = not load.is_closed and _grows(outcome, coming, load.around)
+        return Trial(
+            settings,
+            config,
+            gpus,
+            figures,
+            self.objectives.excess(figures) + refused + (1 - outcome.kept_up) * growing,
+            rate * outcome.kept_up if rate else count / (outcome.seconds or 1.0),
+            refused,
+            shares_of(outcome),
+            coming,
+            growing,
+            notes,
         )
-    except ConfigError as error:  # of many sizes one may not fit where others do
-        return str(error).splitlines()[0]
-    summary = summarise(outcome)
-    figures = figures_of(summary, profile, made.interface)
-    refused = summary.refused / max(1, summary.refused + summary.requests)
-    return Trial(
-        settings,
-        made,
-        cost,
-        figures,
-        objectives.excess(figures) + refused,
-        summary.per_second,
-        refused,
-        _shares(outcome, {each.name: each.group for each in plan(made)}),
-        sum(outcome.busy),
-        notes,
-        outcome.kept_up,
-        outcome.in_flight,
-        len(outcome.flights),
-        load.around,
-        len(outcome.flights) / outcome.window * figures["done"].p95 if outcome.window and "done" in figures else 0.0,
-    )
 
 
-def _shares(outcome: Outcome, groups: Mapping[str, str]) -> dict[str, float]:
-    """Return :attr:`Trial.shares`. ``groups``: the group of each process."""
+def _grows(outcome: Outcome, coming: float, around: int) -> bool:
+    """Return whether more requests come than end, or threads have more to send and receive than they can.
+
+    The growth of a queue is the difference between the requests in flight at both ends of those that count. Where it does not grow, each
+    of the two numbers varies by the square root of its mean. Where fewer came before than while one lasts, those in flight still become
+    more, whether a queue grows or not.
+    """
+    if max(outcome.messages.values()) > BUSY:
+        return True
+    by_chance = CHANCE * sqrt(2 * outcome.in_flight) / max(1, len(outcome.flights))
+    return (coming <= around or around == AROUND) and 1 - outcome.kept_up > by_chance
+
+
+def shares_of(outcome: Outcome) -> dict[str, float]:
+    """Return how busy stages (the busiest replica), GPUs and threads of messages are."""
     shares: dict[str, float] = {}
     for name, share in outcome.stages.items():
         stage = name.rpartition(".")[0] or name
         shares[stage] = max(shares.get(stage, 0.0), share)
-    shares.update({f"gpu {name}": share for name, share in outcome.devices.items()})
-    shares["messages"] = outcome.messages
-    for name, (messages, _) in outcome.processes.items():
-        if name != CLIENT:
-            group = messages_of_group(groups[name])
-            shares[group] = max(shares.get(group, 0.0), messages / outcome.seconds if outcome.seconds else 0.0)
+    shares.update({f"gpu {name}": share for name, share in outcome.gpus.items()})
+    for name, share in outcome.messages.items():
+        shares["messages" if name == CLIENT else f"messages of {name}"] = share
     return shares
 
 
-def messages_of_group(group: str) -> str:
-    """Return the name of the share of the time in which the processes of a group send and receive."""
-    return f"messages of {group}"
+def gpus_text(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"

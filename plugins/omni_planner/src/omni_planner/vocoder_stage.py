@@ -1,159 +1,74 @@
-"""A vocoder in simulated time: its chunks are made by the runtime's own :class:`omni_torch.vocoder.scheduler.VocoderScheduler`."""
+"""A vocoder in simulated time: frames become sound in passes of chunks, by the lengths of :func:`omni_torch.vocoder.passes.next_chunk`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from attrs import define, field
 
-import torch
-
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioResult
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_planner.profile import CLIENT, Costing, StageProfile
-from omni_planner.requests import Flight
-from omni_planner.stages import CHUNK, PAYLOAD, Settings, SimulatedStage, Step, Watch
-from omni_torch.vocoder.scheduler import VocoderScheduler
+from omni_planner.estimate import CLIENT, NOTHING, Costing
+from omni_planner.load import Flight
+from omni_planner.stages import CHUNK, Inputs, Output, Settings, SimulatedStage, Step
+from omni_torch.placement.work import Counts
+from omni_torch.vocoder.passes import next_chunk
 
 
-class _Silence:
-    """A vocoder without a network: a frame is two samples, in all 80 ms. It notes its passes."""
+@define(eq=False)
+class _Sound:
+    """The frames of a request: ``waiting`` for a pass, and ``decoded``."""
 
-    device, sample_rate, codebooks, codebook_size = torch.device("cpu"), 25, 1, 1
-
-    def __init__(self, passed: Callable[[int, int], None]) -> None:
-        self._passed = passed
-
-    def begin(self) -> None:
-        """Keep nothing of a stream."""
-
-    def decode(self, work: list[tuple[None, Any]]) -> list[Any]:
-        self._passed(len(work), sum(len(frames) for _, frames in work))
-        return [range(2 * len(frames)) for _, frames in work]
-
-
-class _Collecting(VocoderScheduler[None]):
-    """The scheduler, whose frames and samples have a number only: tensors of them would take longer than all decisions."""
-
-    def on_chunk(self, state: Any, chunk: Any, metadata: dict[str, Any] | None) -> None:
-        state.waiting.append(chunk)
-
-    def _join(self, frames: list[Any]) -> Any:
-        return frames
-
-    def _for_client(self, wave: Any) -> Any:
-        return wave
-
-    def _whole(self, state: Any) -> AudioResult:
-        return _ALL
-
-
-_ALL = AudioResult(None, _Silence.sample_rate)
-
-
-class _Inbox:
-    """A queue of one thread, with what the scheduler uses of a :class:`MessageQueue`."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.items: list[IncomingMessage] = []
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def put(self, item: IncomingMessage) -> None:
-        self.items.append(item)
-
-    def get(self, timeout: float | None = None) -> IncomingMessage | None:
-        return self.items.pop(0) if self.items else None
-
-    def drain(self) -> list[IncomingMessage]:
-        items, self.items = self.items, []
-        return items
-
-    def remove(self, unwanted: Callable[[IncomingMessage], bool]) -> None:
-        self.items = [item for item in self.items if not unwanted(item)]
-
-
-class _Outbox:
-    """Hands messages on at once."""
-
-    def __init__(self, put: Callable[[OutgoingMessage], None]) -> None:
-        self.put = put
+    flight: Flight
+    inputs: Inputs = field(factory=Inputs)
+    waiting: int = 0
+    decoded: int = 0
 
 
 class VocoderStage(SimulatedStage):
-    """The runtime's vocoder scheduler, whose network takes no time here; every pass is a step.
+    """Makes one pass a turn, of all requests that have a whole chunk; those that do not fit take their turn in the next one.
 
     Args:
         settings: ``initial_chunk``, ``chunk``, ``growth`` and ``max_running``, as its factory gets them.
     """
 
-    def __init__(self, name: str, profile: StageProfile, costing: Costing, settings: Settings) -> None:
-        super().__init__(name, profile, costing)
-        self._inbox = _Inbox()
-        self._scheduler = _Collecting(
-            _Silence(self._passed),
-            initial_chunk=int(settings["initial_chunk"]),
-            chunk=int(settings["chunk"]),
-            **{name: settings[name] for name in ("growth",) if name in settings},
-            max_running=settings.get("max_running"),
-            policy=settings.get("policy"),
-        )
-        queues: Any = self._inbox, _Outbox(self._put)
-        self._scheduler.inbox, self._scheduler.outbox = queues
-        self._scheduler.clock = lambda: self.now() + self._watch.elapsed
-        self._flights: dict[str, Flight] = {}
-        self._frames: dict[str, IncomingMessage] = {}
-        """By request, the message of a frame: all of its are alike."""
-        self._steps: list[Step] = []
-        self._kind = ""
-        self._watch = Watch()
+    def __init__(self, name: str, costing: Costing, settings: Settings) -> None:
+        super().__init__(name, costing)
+        self._initial, self._chunk = int(settings["initial_chunk"]), int(settings["chunk"])
+        self._growth: float | None = settings.get("growth", 1.0)
+        self._most_running: int | None = settings.get("max_running")
+        self._sounds: dict[str, _Sound] = {}
+        self._unfinished: dict[str, None] = {}
+        """Those that have a chunk already, in the order of their turns."""
 
     def turn(self) -> list[Step]:
-        taken = bool(self.inbox)
-        self._watch.turn(self.now())
-        if not taken and not self._scheduler.unfinished and self._scheduler.wait is None:
-            self.wait = None
-            return []
-        self._scheduler.wait = 0.0
-        if taken:
-            self._kind = self.inbox[0][0].kind
-        self._steps = [(self._costing(self._kind, (0, 0, 0, len(self.inbox), self.woken)), [])]
-        put = self._inbox.put
-        for flight, what, source in self.inbox:
-            name = flight.name
-            if what == CHUNK:
-                if name not in self._frames:
-                    self._flights[name] = flight
-                    self._frames[name] = IncomingMessage(name, "stream_chunk", None, source)
-                put(self._frames[name])
-            else:
-                self._flights[name] = flight
-                data = StagePayload(name, OmniRequest(), None) if what == PAYLOAD else None
-                put(IncomingMessage(name, what, data, source))  # type: ignore[arg-type]
+        taken, asking = len(self.inbox), self._unfinished
+        for message in self.inbox:
+            flight, what, _ = message
+            sound = self._sounds.setdefault(flight.name, _Sound(flight))
+            sound.inputs.take(message)
+            sound.waiting += what == CHUNK
+            asking[flight.name] = None
         self.inbox.clear()
-        self._scheduler.turn()
-        self.wait = self._scheduler.wait
-        return self._steps if taken or len(self._steps) > 1 or self._steps[0][1] else []
+        outputs: list[Output] = []
+        due = {name: frames for name in asking if (frames := self._frames_due(self._sounds[name]))}
+        chosen = list(due)[: self._most_running]
+        for name in chosen:
+            sound = self._sounds[name]
+            sound.waiting -= due[name]
+            sound.decoded += due[name]
+            outputs.append((sound.flight, CHUNK, [CLIENT], due[name]))
+        waited = [*(name for name in due if name not in chosen), *chosen]
+        self._unfinished = {name: None for name in waited if self._frames_due(self._sounds[name])}
+        for name in asking:
+            sound = self._sounds[name]
+            if not sound.waiting and sound.inputs.are_complete(sound.flight, self.name):
+                del self._sounds[name]
+                outputs += self._result(sound.flight)
+        if chosen:
+            counts = Counts(decodes=len(chosen), positions=sum(due[name] for name in chosen))
+            return [(self._costing(counts, 1, taken), outputs)]
+        return [(self._costing(NOTHING, 0, taken), outputs)] if taken else []
 
-    def drop(self, flight: Flight) -> None:
-        self._frames.pop(flight.name, None)
-        if self._flights.pop(flight.name, None) is not None:
-            self._scheduler.abort(flight.name)
-
-    def _passed(self, streams: int, frames: int) -> None:
-        self._steps.append((self._costing(self._kind, (1, streams, frames)), []))
-        self._watch.spend(sum(self._steps[-1][0]))
-
-    def _put(self, message: OutgoingMessage) -> None:
-        if message.type == "error":
-            raise message.data
-        flight = self._flights[message.request_id]
-        if message.type == "stream":
-            self._steps[-1][1].append((flight, CHUNK, [CLIENT], len(message.data.samples) // 2))
-        else:
-            del self._flights[message.request_id]
-            self._frames.pop(message.request_id, None)
-            self._steps[-1][1].extend(self._result(flight))
+    def _frames_due(self, sound: _Sound) -> int:
+        """Return the frames of a request's next chunk if they have come, or those that are left if no more will come; else 0."""
+        wanted = next_chunk(sound.decoded, self._initial, self._chunk, self._growth)
+        if sound.waiting >= wanted:
+            return wanted
+        return sound.waiting if sound.inputs.are_complete(sound.flight, self.name) else 0
