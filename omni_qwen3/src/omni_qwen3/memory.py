@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from attrs import evolve
+
 from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
+from omni_qwen3.sizes import is_config_alone, tensors_of
 from omni_qwen3.works import has_expert_parallel, ranks_of
 from omni_qwen3.works import works as works
 from omni_torch.checkpoints.hub import config_folder, download, listing
@@ -28,12 +31,15 @@ def fetch(model: str) -> str:
 
 
 def place(config: PipelineConfig, machine: Machine) -> Placement:
-    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`."""
-    tensors = listing(config.model_path).tensors
+    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`. For another machine the config is enough."""
+    is_alone = not machine.here and is_config_alone(config.model_path)
     speaks = any(stage.name == "talker_ar" for stage in config.stages)
     model = read_config(config_folder(config.model_path))
+    tensors = tensors_of(model) if is_alone else listing(config.model_path).tensors
     networks = networks_of(model, speaks=speaks, expert_parallel=has_expert_parallel(config))
-    return choose_places(config, machine, tensors, networks)
+    made = choose_places(config, machine, tensors, networks)
+    notes = {name: f"{note} (sizes from config.json)" for name, note in made.notes.items()}
+    return evolve(made, notes=notes) if is_alone else made
 
 
 def networks_of(config: QwenConfig, *, speaks: bool = True, expert_parallel: bool = False) -> dict[str, Network]:
