@@ -137,7 +137,7 @@ def test_a_load_that_no_gpu_keeps_up_with_is_named(trials: Callable[..., Noted])
 
 
 def test_a_placement_is_confirmed_by_a_longer_simulation(trials: Callable[..., Noted]) -> None:
-    """What meets the objectives for a while only is no answer; of a closed loop the queue cannot grow."""
+    """Objectives that are met for a while only are missed; the queue of a closed loop cannot grow, so it is not simulated again."""
     made = trials("done=0.3")
     [found] = Search(made, Load({"text": 1.0}, 40, rate=20.0)).run(1)
     assert [load.total for load, _ in made.made] == [40, LONGER]

@@ -112,6 +112,15 @@ def test_an_engine_preempts_the_last_request_when_its_cache_is_full() -> None:
     assert [each.decodes for each in noted.steps] == [0, 2, 2, 1, 1, 1, 0, 1, 1]
 
 
+def test_a_prompt_without_others_is_computed_in_larger_parts() -> None:
+    noted = Noted()
+    stage = EngineStage("engine", noted, {})
+    for name in ("alone", "beside"):
+        stage.inbox.append((flight(name, engine=Visit([CLIENT], [CLIENT], {}, 1500, 3)), PAYLOAD, CLIENT))
+        stage.turn()
+    assert [each.positions for each in noted.steps] == [1024, 476 + 512]
+
+
 def test_a_request_that_no_cache_holds_is_an_error_that_says_so() -> None:
     stage = EngineStage("thinker", Noted(), {}, kv_blocks=2)
     stage.inbox.append((flight("a", thinker=Visit([CLIENT], [CLIENT], {}, 30, 4)), PAYLOAD, CLIENT))

@@ -1,4 +1,4 @@
-"""What ``omni simulate`` and ``omni plan --optimize`` are asked: the GPUs, rates and requests of an estimate, and the mix of a load."""
+"""Options of ``omni simulate`` and ``omni plan --optimize``: the GPUs, rates and requests of an estimate, and the mix of a load."""
 
 from __future__ import annotations
 

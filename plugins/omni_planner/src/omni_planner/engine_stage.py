@@ -115,12 +115,11 @@ class EngineStage(SimulatedStage):
     # --- steps -----------------------------------------------------------------------------------------------------------
     def _planned(self) -> list[tuple[_Request, int]]:
         """Return the requests of the next step, and the positions that each computes."""
-        budget, is_full, work = self._most_positions, False, list[tuple[_Request, int]]()
-        for each in sorted(self._running, key=lambda each: not each.is_decode):
+        budget, work = self._most_positions, list[tuple[_Request, int]]()
+        for each in list(self._running):
             if not each.is_running or not self._can_step(each):
                 continue  # it was preempted, or waits for its stream
             while self._blocks_of(each.length) - each.blocks > self._free:
-                is_full = True
                 last = self._running[-1]
                 self._preempt(last)
                 if last is each:
@@ -130,7 +129,7 @@ class EngineStage(SimulatedStage):
                 self._hold(each)
                 work.append((each, count))
                 budget -= count
-        while self._waiting and budget and not is_full and len(self._running) < self._most_running:
+        while self._waiting and budget and len(self._running) < self._most_running:
             each = self._waiting[0]
             if self._blocks_of(each.length) > self._free:
                 break

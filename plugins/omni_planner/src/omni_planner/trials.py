@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def reason(self) -> str:
-        """What keeps it from being better."""
+        """The bottleneck, or that requests are refused."""
         busy = sorted(self.shares.items(), key=lambda each: -each[1])
         listed = ", ".join(f"{name} {share:.0%}" for name, share in busy[:3])
         if self.refused:
