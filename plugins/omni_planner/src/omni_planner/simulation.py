@@ -13,8 +13,8 @@ from attrs import field, frozen
 from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Action, Ended, Start
-from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup, least_busy
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import OverloadedError
 from omni_core.protocol.messages import OmniRequest
 from omni_planner.admission import machine_of
