@@ -15,8 +15,8 @@ from aiohttp import web
 
 from omni_core.client.messages import MediaPolicy
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_media import Reader
 from omni_media.fetch import check_host, fetch, is_public
+from omni_media.reader import Reader
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 
 from omni_core.client.messages import MediaPolicy
 from omni_core.errors import InvalidRequestError
-from omni_media import Reader, reader
+from omni_media import reader
+from omni_media.reader import Reader
 
 DATA = b"\x00\x01content"
 BASE64 = base64.b64encode(DATA).decode()

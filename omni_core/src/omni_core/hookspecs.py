@@ -16,15 +16,14 @@ neither torch nor transformers and takes under 20 ms. The module holds functions
         return [Component("mine", "my_relay.relay:MyRelay", "what it is")]
 
 Every hook is called without arguments, once in a process that looks for plugins: ``omni``, or a program that opens a pipeline.
-Stage processes call none: they get the references that they need, already resolved. A plugin implements the hooks for which it
-has something. pluggy provides the marker only; the hooks of each plugin are called by themselves, so that a plugin that fails
-takes none of the others with it.
+Stage processes call none: they get the references that they need, already resolved. Each plugin is called by itself: one that
+fails takes none of the others with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import pluggy
 from attrs import field, fields, frozen
@@ -69,6 +68,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tuple[str, ...]": (lambda value: isinstance(value, tuple | list) and _strings(value), "a tuple of strings"),
     "dict[str, str]": (lambda each: isinstance(each, dict) and _strings([*each, *each.values()]), "a dict of strings"),
     "Probe | None": (lambda value: value is None or callable(value), "a function without arguments, or None"),
+    "SlotName": (lambda value: value in get_args(SlotName), "a slot of omni_core.services"),
     "Reference": (lambda value: isinstance(value, str), '"package.module:attribute"'),
     "Reference | None": (lambda value: value is None or isinstance(value, str), '"package.module:attribute", or None'),
 }
@@ -85,7 +85,7 @@ class Component:
         summary: one line for ``omni plugins list``.
         requires: importable module names that the target needs beyond its distribution's hard dependencies.
         probe: says whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
-        conformance: ``"package.module:Class"``, a subclass of a suite of ``omni_testing`` that says how to build and ask the
+        conformance: ``"package.module:Class"``, a subclass of a conformance suite that says how to build and ask the
             component in a test; imported by ``omni plugins check --full`` and by tests, never otherwise.
 
     Raises:
@@ -122,7 +122,7 @@ class RelayComponent(Component):
 
     Attributes:
         across_hosts: true if it joins processes of different hosts. The core asks such a relay where the pipeline's own does not.
-        preference: among several of those that can work, the one with the highest is taken.
+        preference: of several that can work, the one with the highest is used.
         host_memory: true if its bytes always pass through host memory: it is built with the device ``"cpu"`` unless the stage's
             ``relay.device`` says otherwise. False: with the device that the stage computes on.
     """
@@ -168,9 +168,8 @@ class KernelComponent(Component):
         device: the kind of device that it runs on.
         dtypes: the names of the dtypes that it takes; empty: all.
         priority: of several that fit, the one with the highest is used.
-        reference: ``"package.module:attribute"``, the operation that it implements (a ``omni_torch.operations.kernels.Operation``); its
-            ``compare(component)`` is what ``omni plugins check`` runs. ``probe`` is also asked, by its name, in each process that
-            would run the kernel, so it must be a function of a module.
+        reference: the operation that it implements; its ``compare(component)`` is what ``omni plugins check`` runs. ``probe`` is also
+            asked, by its name, in each process that would run the kernel, so it must be a function of a module.
     """
 
     operation: str = field(kw_only=True)
@@ -201,10 +200,6 @@ class PipelineComponent(Component):
             ``omni run MODEL`` finds the pipeline; called in the parent.
         presets: the folder of deploy files that its distribution has as package data, ``"my_model:presets"``: ``NAME.yaml`` in it is the
             preset ``PIPELINE/NAME``. Its first line is a comment that ``omni pipelines PIPELINE`` shows.
-        imports: where keys of other systems' deploy files go, for ``omni import``, which finds the stages by the interface's roles: by the
-            key, the path that it sets here (``{"codec_chunk_frames": "code2wav.factory_args.chunk"}``), or a sentence that says
-            why there is none. ``"KEY: VALUE"`` (``*``: any value): why that is the case here anyway. ``pipeline``: the names of
-            this pipeline there, with spaces between them.
     """
 
     options: dict[str, str] = field(factory=dict, kw_only=True)
@@ -215,7 +210,26 @@ class PipelineComponent(Component):
     interface_from: Reference | None = field(default=None, kw_only=True)
     config_folder_fn: Reference | None = field(default=None, kw_only=True)
     presets: Reference | None = field(default=None, kw_only=True)
-    imports: dict[str, str] = field(factory=dict, kw_only=True)
+
+
+SlotName = Literal[
+    "admission", "fitting", "fork-server", "imports", "kernels", "limits", "media", "mutation-seal", "operations", "profiles", "ranks",
+    "shell-completion", "sources", "stage-process", "telemetry",
+]  # fmt: skip
+"""The slots of services; :mod:`omni_core.services` says what fills each."""
+
+
+@frozen
+class ServiceComponent(Component):
+    """A part of the runtime itself.
+
+    Attributes:
+        slot: what it is, one of :data:`SlotName`.
+        preference: of several of a slot that can work, the one with the highest is used.
+    """
+
+    slot: SlotName = field(kw_only=True)
+    preference: int = field(default=0, kw_only=True)
 
 
 @frozen
@@ -293,7 +307,7 @@ def omni_relays() -> list[Component]:
 
         @hookimpl
         def omni_relays():
-            return [Component("shm", "omni_relay_shm.relay:ShmRelay", "pooled host shared memory", probe=probe)]
+            return [RelayComponent("mine", "my_relay.relay:MyRelay", "pooled host memory", probe=probe)]
     """
     return []
 
@@ -307,8 +321,7 @@ def omni_schedulers() -> list[Component]:
 
         @hookimpl
         def omni_schedulers():
-            target = "my_engine.scheduler:MyScheduler"
-            return [SchedulerComponent("mine", target, "continuous batching", runs_model_runners=True)]
+            return [SchedulerComponent("mine", "my_engine.scheduler:Mine", "batches", runs_model_runners=True)]
     """
     return []
 
@@ -360,8 +373,7 @@ def omni_payload_projections() -> list[Component]:
 def omni_pipelines() -> list[PipelineComponent]:
     """Pipelines by name. Target: a callable ``(model_path: str, **options) -> PipelineConfig``.
 
-    Asked for by ``omni run NAME`` and every other command that takes a pipeline, which import and call the target. It is light:
-    it imports neither torch nor transformers. Example::
+    Called by every command that takes a pipeline. It imports neither torch nor transformers. Example::
 
         @hookimpl
         def omni_pipelines():
@@ -374,21 +386,11 @@ def omni_pipelines() -> list[PipelineComponent]:
 def omni_kernels() -> list[KernelComponent]:
     """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature.
 
-    Sent to every process of a pipeline, which calls the one that fits in place of the reference
-    (``omni_torch.operations.kernels``); compared with it by ``omni plugins check``. Example::
+    Called in place of the reference by every process that it fits; ``omni plugins check`` compares them. Example::
 
         @hookimpl
         def omni_kernels():
-            return [
-                KernelComponent(
-                    "triton-rms-norm",
-                    "my_kernels.norm:rms_norm",
-                    "fused",
-                    operation="rms_norm",
-                    reference="omni_torch.operations.shared:rms_norm",
-                    probe=probe,
-                )
-            ]
+            return [KernelComponent("my-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm", probe=probe)]
     """
     return []
 
@@ -411,11 +413,23 @@ def omni_launchers() -> list[Component]:
 def omni_commands() -> list[Component]:
     """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used.
 
-    ``omni --help`` lists names and summaries. A name of two words is a command of a group: ``config explain``. A command of the core
-    cannot be replaced. Example::
+    ``omni --help`` lists names and summaries. A name of two words is a command of a group: ``config explain``. Example::
 
         @hookimpl
         def omni_commands():
             return [Component("greet", "my_tool.commands:greet", "says hello")]
+    """
+    return []
+
+
+@hook(kind="service", level=1, component=ServiceComponent)
+def omni_services() -> list[ServiceComponent]:
+    """Parts of the runtime itself. Target: what :mod:`omni_core.services` says of the component's ``slot``.
+
+    Imported where the runtime uses the part. Where a slot is empty, it does without, or says what to install. Example::
+
+        @hookimpl
+        def omni_services():
+            return [ServiceComponent("my-spans", "my_tracing.spans:Spans", "spans of requests", slot="telemetry", preference=1)]
     """
     return []

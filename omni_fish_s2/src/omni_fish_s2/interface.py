@@ -35,7 +35,7 @@ IMPORTS = {
     "fish_speech_dac_max_batch: 0": "the vocoder decodes every request that has a whole piece, up to max_running",
     "stages.tts_engine": "semantic_ar",
 }
-"""The places here of keys in other systems' deploy files; see ``PipelineComponent.imports``."""
+"""The places here of keys in other systems' deploy files; see :data:`omni_core.services.IMPORTS`."""
 
 SEMANTIC = ParameterGroup(
     "semantic",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, PipelineComponent, hookimpl
-from omni_fish_s2.interface import ARCHITECTURES, IMPORTS, INTERFACE, OPTIONS
+from omni_core.hookspecs import Component, PipelineComponent, ServiceComponent, hookimpl
+from omni_fish_s2.interface import ARCHITECTURES, INTERFACE, OPTIONS
 
 
 @hookimpl
@@ -18,7 +18,6 @@ def omni_pipelines() -> list[PipelineComponent]:
             interface=INTERFACE,
             config_folder_fn="omni_torch.checkpoints.hub:config_folder",
             presets="omni_fish_s2:presets",
-            imports=IMPORTS,
             default_model="omni_fish_s2.tiny_checkpoint:default_model",
             conformance="omni_fish_s2.conformance:SpeechConformance",
         )
@@ -46,3 +45,9 @@ def omni_feedback_strategies() -> list[Component]:
 @hookimpl
 def omni_commands() -> list[Component]:
     return [Component("fish-s2", "omni_fish_s2.commands:fish_s2", "Fish Audio S2 checkpoints")]
+
+
+@hookimpl
+def omni_services() -> list[ServiceComponent]:
+    about = "keys of other systems' deploy files"
+    return [ServiceComponent("fish-s2", "omni_fish_s2.interface:IMPORTS", about, slot="imports")]

@@ -39,7 +39,7 @@ IMPORTS = {
     "codec_left_context_frames: *": "the vocoder keeps its state, so everything before a piece is its context",
     "codec_streaming: true": "codes go from the talker to the vocoder one by one",
 }
-"""The places here of keys in other systems' deploy files; see ``PipelineComponent.imports``."""
+"""The places here of keys in other systems' deploy files; see :data:`omni_core.services.IMPORTS`."""
 
 TEXT_IMPORTS = {"pipeline": "qwen3_omni_moe_thinker_only Qwen3OmniPipelineConfig"}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, PipelineComponent, hookimpl
-from omni_qwen3.interface import ARCHITECTURES, IMPORTS, OPTIONS, SPEECH_INTERFACE, TEXT_IMPORTS, TEXT_INTERFACE
+from omni_core.hookspecs import Component, PipelineComponent, ServiceComponent, hookimpl
+from omni_qwen3.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
 _SUITES = "omni_qwen3.conformance"
 
@@ -22,7 +22,6 @@ def omni_pipelines() -> list[PipelineComponent]:
             interface=SPEECH_INTERFACE,
             config_folder_fn="omni_torch.checkpoints.hub:config_folder",
             presets="omni_qwen3:presets",
-            imports=IMPORTS,
             conformance=f"{_SUITES}:SpeechConformance",
         ),
         PipelineComponent(
@@ -32,7 +31,6 @@ def omni_pipelines() -> list[PipelineComponent]:
             options={name: text for name, text in OPTIONS.items() if "chunk" not in name},
             default_model=default,
             interface=TEXT_INTERFACE,
-            imports=TEXT_IMPORTS,
             conformance=f"{_SUITES}:TextConformance",
         ),
     ]
@@ -86,3 +84,12 @@ def _projection(name: str, target: str, summary: str, suite: str) -> Component:
 @hookimpl
 def omni_commands() -> list[Component]:
     return [Component("qwen3", "omni_qwen3.commands:qwen3", "Qwen3-Omni checkpoints")]
+
+
+@hookimpl
+def omni_services() -> list[ServiceComponent]:
+    about = "keys of other systems' deploy files"
+    return [
+        ServiceComponent("qwen3-omni", "omni_qwen3.interface:IMPORTS", about, slot="imports"),
+        ServiceComponent("qwen3-omni-text", "omni_qwen3.interface:TEXT_IMPORTS", about, slot="imports"),
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.hookspecs import Component, PipelineComponent
+from omni_core.hookspecs import Component, PipelineComponent, ServiceComponent
 from omni_core.interface import SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.discovery import PluginRecord
@@ -111,11 +111,11 @@ def registry() -> PluginRegistry:
             "",
             architectures=("SpeakerModel", "speaker"),
             interface=INTERFACE,
-            imports=IMPORTS,
             **shared,
         ),
         PipelineComponent("silent", "example_pipeline:silent", "", **shared),
     ]
     relays = [Component(name, "example_pipeline:model", "") for name in ("shm", "nixl", "mooncake")]
-    components: dict[str, Any] = {"omni_pipelines": pipelines, "omni_relays": relays}
+    imports = ServiceComponent("speaker", "example_pipeline:IMPORTS", "", slot="imports")
+    components: dict[str, Any] = {"omni_pipelines": pipelines, "omni_relays": relays, "omni_services": [imports]}
     return PluginRegistry([PluginRecord("example", "omni-example", "1.0", "example_pipeline", components=components)])

@@ -40,22 +40,21 @@ def test_a_name_of_two_pipelines_is_an_error() -> None:
     registry: PluginRegistry = example_pipeline.registry()
     pipelines: Any = registry.records[0].components["omni_pipelines"]
     pipelines.append(evolve(component(), name="again"))
+    services: Any = registry.records[0].components["omni_services"]
+    services.append(evolve(services[0], name="again"))
     with pytest.raises(ConfigError, match="choose one: --pipeline speaker or --pipeline again"):
         find(registry, ["speaker_text"], [])
 
 
 def test_names_are_those_of_the_checkpoint_and_those_that_are_declared() -> None:
     names = ["SpeakerModel", "speaker", "speaker_text", "SpeakerPipelineConfig"]
-    assert foreign_names(component()) == names
+    assert foreign_names(component(), example_pipeline.registry()) == names
     assert known_names(example_pipeline.registry()) == sorted(names)
 
 
 def test_a_declaration_is_sorted_by_what_it_says() -> None:
     declared = Declaration.of(
-        evolve(
-            component(),
-            imports={"pipeline": "a b", "x": "s.factory_args.x", "y: 1": "it is", "z: *": "it is so", "n": "no y"},
-        )
+        {"pipeline": "a b", "x": "s.factory_args.x", "y: 1": "it is", "z: *": "it is so", "n": "no y"}
     )
     assert declared.names == ("a", "b")
     assert declared.paths == {"x": "s.factory_args.x"}
@@ -76,8 +75,7 @@ def test_stages_by_number_and_what_they_take() -> None:
     assert target.group("sound") is None
 
 
-def test_a_declared_stage_that_the_pipeline_lacks(vllm: Any, registry: PluginRegistry) -> None:
-    pipelines: Any = registry.records[0].components["omni_pipelines"]
-    pipelines[0] = evolve(pipelines[0], imports={"codec_chunk_frames": "other.factory_args.chunk"})
+def test_a_declared_stage_that_the_pipeline_lacks(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(example_pipeline.IMPORTS, "codec_chunk_frames", "other.factory_args.chunk")
     report = vllm("stages: [{stage_id: 0, codec_chunk_frames: 4}]")
     assert report.of("noted")[0].outcome.text == "speaker has no stage other, for which it is meant"

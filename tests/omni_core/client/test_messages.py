@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from omni_core.client.messages import MediaPolicy, Recording, chat_request
 from omni_core.errors import InvalidRequestError, PluginError
 from omni_core.interface import TEXT, VOICE, Interface, Parameter, ParameterGroup
+from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 
 INTERFACE = Interface(
@@ -82,7 +82,7 @@ async def test_two_system_messages_are_one_too_many() -> None:
 
 
 async def test_text_needs_no_reader_of_media(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "omni_media", None)
+    monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
     assert (await asked("hi")).inputs["messages"] == [{"role": "user", "content": "hi"}]
     with pytest.raises(PluginError, match="pip install omni-media"):
         await asked("hi", image=b"x")

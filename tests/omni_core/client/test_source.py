@@ -98,14 +98,14 @@ def test_what_is_wrong_is_named(arguments: tuple[Any, ...], expected: str) -> No
         (("one", "m", {}, ("*.dtype=x",)), "--set *.dtype=x: deploy files and layers"),
     ],
 )
-def test_what_needs_omni_deploy_says_so(arguments: tuple[Any, ...], expected: str) -> None:
+def test_what_needs_a_service_says_so(arguments: tuple[Any, ...], expected: str) -> None:
     with pytest.raises(PluginError) as caught:
         resolved(*arguments)
     assert expected in str(caught.value)
     assert "pip install omni-cli" in str(caught.value)
 
 
-def test_a_deploy_file_and_a_variable_need_omni_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deploy_file_and_a_variable_need_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text("pipeline: one\n")
     with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-cli"):

@@ -12,7 +12,7 @@ from omni_core.coordinator.admission import admission
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.hookspecs import PartComponent
 from omni_core.interface import SPEECH, Interface, Parameter, ParameterGroup
-from omni_core.plugins import PluginRecord, PluginRegistry
+from omni_core.plugins import PluginRecord, PluginRegistry, load_plugins
 from omni_core.protocol.messages import OmniRequest
 
 NO_PLUGINS = PluginRegistry([])
@@ -138,7 +138,7 @@ def test_a_request_beyond_a_limit_is_refused(limits: dict[str, int], request_: O
     for interface in (CONFIG.interface, None):
         config = evolve(CONFIG, limits=RequestLimits(**limits), interface=interface)
         with pytest.raises(InvalidRequestError) as caught:
-            admission(config, NO_PLUGINS)(request_)
+            admission(config, load_plugins())(request_)
         assert words in str(caught.value)
     exact = evolve(CONFIG, limits=RequestLimits(audios=2, messages=2, text_characters=4))
-    admission(exact, NO_PLUGINS)(asking("audio", "audio"))
+    admission(exact, load_plugins())(asking("audio", "audio"))

@@ -10,8 +10,8 @@ import pytest
 
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import PluginError
-from omni_core.launch import observation
 from omni_core.launch.observation import Answers, Observation
+from omni_core.plugins import PluginRegistry
 from omni_core.processes.supervisor import Role
 from omni_core.processes.unit import UnitState
 from omni_core.protocol.messages import (
@@ -82,14 +82,14 @@ async def test_concurrent_statistics_calls_share_an_answer() -> None:
     assert counters["coordinator"] == {"requests": {"completed": 1.0}}
 
 
-async def test_without_omni_cli_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observation, "PIPELINE", "nowhere_to_be_found:Profile")
-    with pytest.raises(PluginError, match="profiles need omni-cli: pip install omni-cli"):
+async def test_without_the_service_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
+    with pytest.raises(PluginError, match=r"profiles need the service .*: pip install omni-cli"):
         await Pipeline().observation.profiling.start()
 
 
 async def test_a_client_whose_profile_cannot_begin_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observation, "PIPELINE", "nowhere_to_be_found:Profile")
+    monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
     pipeline = Pipeline()
     assert pipeline.observation.handle(ProfileRequest("ipc://client", 0.1, "trace.json"))
     await asyncio.sleep(0)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
-from omni_core.launch import prepare as preparation
+from omni_core.errors import PluginError
+from omni_core.hookspecs import ServiceComponent
 from omni_core.launch.prepare import ENVIRONMENT, prepare
-from omni_core.plugins import PluginRegistry
+from omni_core.plugins import PluginRecord, PluginRegistry
 
 REGISTRY = PluginRegistry([])
 
@@ -40,16 +40,16 @@ def test_every_rank_is_a_process_of_one_unit_and_the_first_one_has_followers() -
     given = config(process="wide", tp_size=2)
     units = {unit.name: unit for unit in prepare(given, REGISTRY_WITH_RELAY, "omni://r").units}
     leader, follower = units["wide"].processes
+    assert leader.services == {"ranks": "json:loads"}
     assert (leader.rank, leader.followers) == (0, [follower.endpoint])
     assert (follower.rank, follower.followers, follower.relays) == (1, [], {})
     assert [each.stages[0].injected["tp_rank"] for each in (leader, follower)] == [0, 1]
 
 
-def test_ranks_need_omni_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "find_spec", lambda name: None)
+def test_ranks_need_a_service() -> None:
     prepare(config(), REGISTRY)
-    with pytest.raises(ConfigError, match=r"tp_size: .*: pip install omni-torch"):
-        prepare(config(process="wide", tp_size=2), REGISTRY_WITH_RELAY)
+    with pytest.raises(PluginError, match=r"tp_size: .*: pip install omni-torch"):
+        prepare(config(process="wide", tp_size=2), _Relays([]))
 
 
 class _Relays(PluginRegistry):
@@ -57,4 +57,5 @@ class _Relays(PluginRegistry):
         return "m:Relay" if hook == "omni_relays" else super().resolve_reference(hook, value)
 
 
-REGISTRY_WITH_RELAY = _Relays([])
+RANKS = ServiceComponent("mine", "json:loads", "", slot="ranks")
+REGISTRY_WITH_RELAY = _Relays([PluginRecord("p", "d", "1", "m", components={"omni_services": [RANKS]})])

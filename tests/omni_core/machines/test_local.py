@@ -11,7 +11,8 @@ import pytest
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, StartupError
-from omni_core.machines import LauncherOptions, LocalLauncher, LocalMachine, Need, local
+from omni_core.machines import LauncherOptions, LocalLauncher, LocalMachine, Need
+from omni_core.plugins import PluginRegistry
 from omni_core.protocol.specs import ProcessSpec
 
 
@@ -39,7 +40,7 @@ async def test_a_process_starts_as_a_fork_or_a_fresh_interpreter(
     tmp_path: Path, has_server: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_server:
-        monkeypatch.setattr(local, "find_spec", lambda name: None)
+        monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
     machine, ended = LocalMachine(tmp_path), list[str]()
     sockets = {name: f"ipc://{tmp_path}/{name}" for name in ("p", "c")}
     spec = ProcessSpec(

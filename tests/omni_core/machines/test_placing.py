@@ -12,7 +12,7 @@ from attrs import evolve
 from omni_core.config.placement import Replica, plan
 from omni_core.config.schema import LauncherConfig, PipelineConfig, RelayConfig, StageConfig
 from omni_core.errors import ConfigError, StartupError
-from omni_core.hookspecs import Component, RelayComponent
+from omni_core.hookspecs import Component, RelayComponent, ServiceComponent
 from omni_core.launch.prepare import prepare
 from omni_core.machines import Grant, Launcher, LauncherOptions, Machine, Need, Placing, needs
 from omni_core.plugins import PluginRecord, PluginRegistry
@@ -74,9 +74,10 @@ RELAYS = installed(
     RelayComponent("near", "omni_core.relay.base:Relay", "memory"),
     RelayComponent("far", "omni_core.relay.base:Relay", "a network", across_hosts=True),
 )
-BOXES = PluginRegistry(
-    [*RELAYS.records, PluginRecord("l", "d", "1", "m", components={"omni_launchers": [Component("l", "m:L", "boxes")]})]
-)
+BOX = {"omni_launchers": [Component("l", "m:L", "boxes")]} | {
+    "omni_services": [ServiceComponent("ranks", "json:loads", "in step", slot="ranks")]
+}
+BOXES = PluginRegistry([*RELAYS.records, PluginRecord("l", "d", "1", "m", components=BOX)])
 CONFIG = PipelineConfig(
     model_path="none",
     relay_backend="near",

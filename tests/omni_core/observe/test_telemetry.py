@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from omni_core.observe import telemetry
+from omni_core.plugins import PluginRegistry
 
 
 class NoProvider:
@@ -28,13 +29,13 @@ def test_no_spans_without_an_api_or_a_provider_that_records(monkeypatch: pytest.
     assert telemetry.telemetry("p") is None
 
 
-def test_a_provider_without_omni_cli_is_a_warning_that_names_it(
+def test_a_provider_without_the_service_is_a_warning_that_names_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = SimpleNamespace(get_tracer=lambda name, version: object())
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", api(provider))  # type: ignore[arg-type]
     assert type(telemetry.telemetry("p")).__name__ == "RequestSpans"
-    monkeypatch.setattr(telemetry, "TELEMETRY", "nowhere_to_be_found:Spans")
+    monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
     with caplog.at_level(logging.WARNING):
         assert telemetry.telemetry("p") is None
     assert "pip install omni-cli" in caplog.text

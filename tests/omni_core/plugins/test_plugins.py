@@ -452,7 +452,7 @@ def test_plugin_modules_import_quickly_and_without_torch() -> None:
     code = (
         "import sys, time, omni_core.hookspecs\nstart = time.perf_counter()\n"
         "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_torch.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
-        "import omni_kernels_cpu.plugin\n"
+        "import omni_kernels_cpu.plugin, omni_cli.plugin, omni_media.plugin, omni_testing.entry_point\n"
         "print(time.perf_counter() - start)\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )
     runs = [

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 
 from omni_core.control.plane import ControlPlane
-from omni_core.observe import recording
 from omni_core.processes.worker import Worker
 from omni_core.protocol.messages import ErrorInfo, PeerLeftMessage, PingMessage, ProfileMessage
 from omni_core.protocol.specs import ProcessSpec, RelaySpec, StageSpec
@@ -56,6 +55,7 @@ async def test_a_worker_of_which_one_stage_cannot_be_built_is_closed(tmp_path: P
         coordinator_endpoint=f"ipc://{tmp_path}/c",
         stage_endpoints={"right": [f"ipc://{tmp_path}/p0"]},
         rank=rank,
+        services={"ranks": "omni_torch.processes.ranks:TorchRanks"},
         relays={"r": RelaySpec("worker_stages:Relay")},
     )
     worker = Worker(spec)
@@ -94,10 +94,9 @@ async def test_what_a_unit_that_has_left_did_not_read_is_given_back(tmp_path: Pa
     assert sorted(Relay.cleaned) == ["r1", "r2"]
 
 
-async def test_without_omni_cli_a_worker_reports_why_it_records_nothing(
+async def test_without_the_service_a_worker_reports_why_it_records_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "PROCESS", "nowhere_to_be_found:Profile")
     endpoint = f"ipc://{tmp_path}/p"
     coordinator = f"ipc://{tmp_path}/c"
     worker = Worker(
@@ -118,13 +117,14 @@ async def test_a_worker_whose_gpu_is_broken_ends(
 ) -> None:
     """Every later request would fail; one that merely names CUDA in its error changes nothing."""
     pytest.importorskip("omni_torch")
-    monkeypatch.setattr("omni_torch.processes.settings.gpu_is_broken", lambda: is_broken)
+    monkeypatch.setattr("omni_torch.processes.settings.TorchProcess.gpu_is_broken", lambda: is_broken)
     spec = ProcessSpec(
         name="p",
         stages=[],
         endpoint=f"ipc://{tmp_path}/p",
         coordinator_endpoint=f"ipc://{tmp_path}/c",
         stage_endpoints={},
+        services={"stage-process": "omni_torch.processes.settings:TorchProcess"},
     )
     worker = Worker(spec)
     worker._check_memory(ErrorInfo("stage", "ValueError", "the GPU's name is unknown"))

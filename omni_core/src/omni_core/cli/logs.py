@@ -23,7 +23,7 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *rang
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-22 12:03:04.123 WARNING decoder [request] omni_torch.engine.scheduler: message``; further lines are indented."""
+    """``2026-11-22 12:03:04.123 WARNING decoder [request] my_engine.scheduler: message``; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

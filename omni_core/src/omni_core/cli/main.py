@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import click
@@ -21,17 +20,6 @@ COMMANDS = {
     "run": ("omni_core.cli.run:run", "Run a pipeline for one request."),
 }
 """The core's own commands: where each is, and one line about it. One of the same name that a plugin provides is used instead."""
-
-ELSEWHERE = {
-    **dict.fromkeys(("batch", "chat", "config", "doctor", "pipelines", "plan", "plugins", "profile", "ps"), "omni-cli"),
-    **dict.fromkeys(("stage", "stop", "top"), "omni-cli"),
-    **dict.fromkeys(("bench", "keys", "serve"), "omni-serve"),
-    "hosts": "omni-launchers",
-    "simulate": "omni-planner",
-    "import": "omni-cli",
-    "pull": "omni-torch",
-}
-"""Commands of our other distributions, for the advice to install them."""
 
 _FIELD = re.compile(
     r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):(?! unknown field)", re.MULTILINE
@@ -83,7 +71,8 @@ class LazyGroup(click.Group):
         return list(self._summaries)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        from omni_core.plugins import PluginFault, PluginStatus, isolated, load_plugins
+        from omni_core.plugins import PluginFault, isolated, load_plugins
+        from omni_core.plugins.advice import comes_with
         from omni_core.references import load
 
         if name in self.commands:
@@ -95,13 +84,8 @@ class LazyGroup(click.Group):
                 own: click.Command = load(COMMANDS[name][0])
                 return own
             unknown = f"no such command {name!r}" + did_you_mean(name.removeprefix(self._prefix), known)
-            if name in ELSEWHERE:
-                unknown = f"the command {name!r} is not installed; try: pip install {ELSEWHERE[name]}"
-                for record in registry.records:
-                    if (record.distribution, record.status) == (ELSEWHERE[name], PluginStatus.DISABLED):
-                        unknown = (
-                            f"the command {name!r} is of plugin {record.title}, which is disabled: {record.reason}"
-                        )
+            if advice := comes_with("commands", name, records=registry.records):
+                unknown = f"the command {name!r} comes with {advice}"
             context.fail("; ".join([unknown, *registry.suspects()]))
         component, record = next(each for each in registry.components("omni_commands") if each[0].name == name)
         try:
@@ -147,8 +131,10 @@ def main(arguments: list[str] | None = None) -> Any:
     ``OMNI_DEBUG=1`` shows its traceback.
     """
     if "_OMNI_COMPLETE" in os.environ:
-        with suppress(ImportError):  # it improves click's script for bash
-            import_module("omni_cli.completion")
+        from omni_core.services import SHELL_COMPLETION
+
+        with suppress(OmniError):  # it may improve click's scripts
+            SHELL_COMPLETION.load()
     try:
         return omni.main(args=arguments, prog_name="omni", standalone_mode=True)
     except (OmniError, OSError) as error:

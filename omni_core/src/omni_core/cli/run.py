@@ -1,4 +1,4 @@
-"""``omni run PIPELINE``: one message in, one reply out. Where omni-cli is installed, its command of this name has more flags."""
+"""``omni run PIPELINE``: one message in, one reply out. A plugin's command of this name may have more flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from omni_core.cli.source import source_of, with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.plugins import load_plugins
+from omni_core.plugins.advice import comes_with
 from omni_core.protocol.messages import OmniRequest
+
+
+def _more() -> str:
+    """Return what the command of this name with more flags comes with."""
+    return comes_with("commands", "run", records=load_plugins().records)
 
 
 class _Run(click.Command):
@@ -26,7 +32,7 @@ class _Run(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            message = f"{error.format_message()} Media, speech and a flag per parameter come with: pip install omni-cli"
+            message = f"{error.format_message()} Media, speech and a flag per parameter come with {_more()}"
             raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
 
@@ -56,7 +62,7 @@ def run(text: str | None, timeout: float | None, as_json: bool, **options: Any) 
     """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. The message may also come
     from standard input."""
     if text is None and sys.stdin is not None and sys.stdin.isatty():
-        raise click.UsageError("nothing to answer: give --text. For a chat, and files: pip install omni-cli")
+        raise click.UsageError(f"nothing to answer: give --text. A chat, and files, come with {_more()}")
     content = [{"type": "text", "text": standard_input() if text in (None, "-") else text}]
     given: dict[str, Any] = {"params": {}, "metadata": {}}
     assign(given, options)
@@ -87,5 +93,5 @@ async def _answer(config: PipelineConfig, request: OmniRequest, *, as_json: bool
         click.echo()
     speech = [f"{seconds:.2f} s of speech"] if (seconds := seconds_of(reply)) else []
     kept = [*speech, *(each for each in ("an image", "a video") if each.split()[1] in reply.outputs)]
-    for line in [*reply.notices, *(f"{each}; to keep it, --out FILE comes with omni-cli" for each in kept)]:
+    for line in [*reply.notices, *(f"{each}; --out FILE, to keep it, comes with {_more()}" for each in kept)]:
         click.echo(line, err=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from omni_core.client.source import PipelineSource, parse_options, source_class
-from omni_core.references import load
+from omni_core.services import SHELL_COMPLETION
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -28,12 +28,13 @@ def source_of(options: Mapping[str, Any]) -> PipelineSource:
 
 
 def _completed(name: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """Return the completion of a value in a shell: a function of omni-cli, if that is installed."""
+    """Return the completion of a value in a shell, by a service, if one is installed."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
         items: list[Any] = []
         with suppress(Exception):  # a traceback would spoil the line that is being typed
-            items = load(f"omni_cli.completion:{name}")(context, begun)
+            service = SHELL_COMPLETION.load()
+            items = service.complete(name, context, begun) if service is not None else []
         return items
 
     return complete

@@ -1,4 +1,4 @@
-"""Make messages, media, a voice and parameters into a request. ``omni-media`` reads the media."""
+"""Make messages, media, a voice and parameters into a request. A service reads the media."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import frozen
 from omni_core.errors import InvalidRequestError
 from omni_core.interface import VOICE, Interface
 from omni_core.protocol.messages import OmniRequest
-from omni_core.references import load_plugin
+from omni_core.services import MEDIA
 
 KINDS = ("image", "audio", "video")
 
@@ -24,7 +24,7 @@ class MediaPolicy:
 
     Attributes:
         allow_paths: files of this machine. A server must not let its clients name them.
-        allow_urls: http and https, fetched here; needs ``pip install 'omni-media[urls]'``.
+        allow_urls: http and https, fetched here; the reader may need an extra for it.
         allow_internal_urls: those of loopback and private networks too.
         url_hosts: the hosts of URLs, redirects included, as names or ``*.NAME``; empty: any.
         max_bytes: of all media of one request that are sent as bytes or fetched.
@@ -67,7 +67,7 @@ async def chat_request(
     """Return the request of :meth:`omni_core.AsyncPipe.chat`, whose arguments these are.
 
     Raises:
-        InvalidRequestError: the message names the part: ``messages[1].content[0].image_url.url``. PluginError: omni-media is missing.
+        InvalidRequestError: the message names the part: ``messages[1].content[0].image_url.url``. PluginError: no plugin reads media.
     """
     said: Any = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(said, Sequence) or not said or not all(isinstance(each, Mapping) for each in said):
@@ -82,7 +82,7 @@ async def chat_request(
         raise InvalidRequestError(f"voice: must be a name, or one or several Recording(...), is {voice!r:.100}")
     inputs: dict[str, Any] = {}
     if voices or any(each is not None for each in media.values()) or any(map(_has_parts, said)):
-        reader = _reader(policy)
+        reader = MEDIA.need("messages with media and content parts need")(policy)
         parts = [part for kind, values in media.items() for part in await reader.values(kind, values)]
         said = _beside(parts, await reader.messages(said))
         inputs = {"references": await reader.references(voices)} if voices else {}
@@ -110,11 +110,6 @@ async def chat_request(
 
 def _has_parts(message: Mapping[str, Any]) -> bool:
     return isinstance(message.get("content"), list | tuple)
-
-
-def _reader(policy: MediaPolicy) -> Any:
-    needs = "messages with media and content parts need omni-media: pip install omni-media"
-    return load_plugin("omni_media:Reader", needs)(policy)
 
 
 def _beside(media: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

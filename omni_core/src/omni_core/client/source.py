@@ -1,14 +1,12 @@
 """The pipeline that a person names: by its name or a file that describes it whole, with a model, options and values for fields.
 
-omni-cli knows more sources: deploy files, presets, checkpoint folders, hub ids and the environment. Where it is installed, its
-``LayeredSource`` is used instead.
+A service may know more sources: deploy files, presets, checkpoint folders, hub ids and the environment. Then it is used instead.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from omni_core.errors import ConfigError, OmniError, PluginError, message_of
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.references import load
+from omni_core.services import SOURCES
 
 EVERY = "*"
 """In place of a stage's name: every stage that has what is set."""
@@ -29,15 +28,13 @@ EVERY = "*"
 VARIABLE = "OMNI_SET__"
 """Begins the name of a variable that sets a value: ``OMNI_SET__DECODER__GPU=1``."""
 
-LAYERS, LAYERED_SOURCE = "omni_cli.deploy", "omni_cli.deploy.source:LayeredSource"
-
 
 @define
 class PipelineSource:
     """A pipeline as it was asked for, on the command line or in :func:`omni_core.open`.
 
     Attributes:
-        name: a registered name, or a file; or the config itself. With omni-cli, a preset, a checkpoint folder or a hub id too.
+        name: a registered name, or a file; or the config itself. Some services take a preset, a checkpoint folder or a hub id too.
         model: a checkpoint folder or a hub id.
         options: go to the pipeline's function.
         settings: values for fields of stages and of the pipeline: ``--set`` flags, or a mapping of dotted paths to values.
@@ -60,7 +57,7 @@ class PipelineSource:
         """Return the config with the settings applied, validated.
 
         Raises:
-            PluginError: no such pipeline, or a source that only omni-cli reads. ConfigError: a setting or the config is invalid.
+            PluginError: no such pipeline, or a source that needs a service. ConfigError: a setting or the config is invalid.
         """
         settings = self.overrides()
         self._refuse_layers(settings)
@@ -77,15 +74,15 @@ class PipelineSource:
         if not isinstance(self.name, PipelineConfig):  # a finished config has the environment already
             given += [name for name in os.environ if name.startswith(VARIABLE)]
         if given:
-            raise PluginError(f"{given[0]}: deploy files and layers need omni-cli: pip install omni-cli")
+            raise SOURCES.missing(f"{given[0]}: deploy files and layers need", load_plugins())
 
     def _read(self, path: str) -> Mapping[str, Any]:
         """Return the fields of a whole pipeline in a file."""
         self.refuse_source("a config file")
         values = read_yaml(path)
         if not isinstance(values, dict) or not isinstance(values.get("stages"), list):
-            what = "describes no whole pipeline (with `stages` as a list), and deploy files need omni-cli"
-            raise PluginError(f"{path} {what}: pip install omni-cli")
+            what = "describes no whole pipeline (with `stages` as a list), and deploy files need"
+            raise SOURCES.missing(f"{path} {what}", load_plugins())
         return values
 
     def _made(self, name: str, registry: PluginRegistry) -> PipelineConfig:
@@ -93,8 +90,7 @@ class PipelineSource:
         try:
             component = registry.get("omni_pipelines", name)
         except PluginError as error:
-            what = "presets, checkpoint folders and hub ids need omni-cli: pip install omni-cli"
-            raise PluginError(f"{error}; {what}") from None
+            raise SOURCES.missing(f"{error}; presets, checkpoint folders and hub ids need", registry) from None
         assert isinstance(component, PipelineComponent)
         try:
             return self.built(component, self.model, self.options)
@@ -133,9 +129,8 @@ class PipelineSource:
 
 
 def source_class() -> type[PipelineSource]:
-    """Return the class of sources: omni-cli's, where it is installed."""
-    found: type[PipelineSource] = load(LAYERED_SOURCE) if find_spec(LAYERS) is not None else PipelineSource
-    return found
+    """Return the class of sources: that of a service, where one is installed."""
+    return SOURCES.load() or PipelineSource
 
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, Any]:

@@ -13,10 +13,8 @@ from attrs import evolve, field, frozen
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_core.references import load, load_plugin
-
-FITTED = "omni_cli.deploy.fitting:fitted"
-"""Completes a config for the GPUs of this machine."""
+from omni_core.references import load
+from omni_core.services import FITTING
 
 
 @frozen
@@ -52,11 +50,11 @@ def completed(config: PipelineConfig, located: Callable[[str], str] = str) -> Pi
 
     Raises:
         DoesNotFitError: the pipeline does not fit. ConfigError: it is invalid, or what ``placement_fn`` chose.
-        PluginError: it uses GPUs, and omni-cli, which asks the machine, is missing.
+        PluginError: it uses GPUs, and no plugin asks the machine (:data:`omni_core.services.FITTING`).
     """
     validate(config)
     if config.placement_fn is not None or any(stage.gpu is not None for stage in config.stages):
-        config = load_plugin(FITTED, "stages on GPUs need omni-cli: pip install omni-cli")(config, located)
+        config = FITTING.need("stages on GPUs need")(config, located)
     if config.fetch_fn is not None:
         config = evolve(config, model_path=load(config.fetch_fn)(config.model_path), fetch_fn=None)
     parts = {

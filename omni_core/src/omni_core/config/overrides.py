@@ -1,7 +1,7 @@
 """Overrides: values for single fields of a pipeline, by path. Each changes the config or is an error that names where it was written.
 
-Flags are the only place of overrides here. Deploy files, the environment and their layers are omni-cli's, which changes fields by the
-same :class:`Fields`.
+Flags are the only place of overrides here. Deploy files, the environment and their layers are a service's (``sources``),
+which changes fields by the same :class:`Fields`.
 """
 
 from __future__ import annotations

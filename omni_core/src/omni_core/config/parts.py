@@ -6,6 +6,7 @@ from omni_core.config.schema import StageConfig
 from omni_core.errors import PluginError
 from omni_core.hookspecs import SchedulerComponent
 from omni_core.plugins import PluginRegistry
+from omni_core.plugins.advice import comes_with
 from omni_core.plugins.registry import problem_of
 
 PARTS = ("factory", "model_runner", "feedback", "scheduler")
@@ -45,8 +46,8 @@ def scheduler_of(stage: StageConfig, registry: PluginRegistry) -> str | None:
         reasons = "".join(f"; {each.name!r}: {problem_of(each)}" for each in _model_schedulers(registry))
         suspects = "".join(f"; {each}" for each in registry.suspects())
         raise PluginError(
-            f"stages[{stage.name}].scheduler: no scheduler that can drive {stage.model_runner!r} is installed: "
-            f"pip install omni-torch (or omni-sglang){reasons}{suspects}"
+            f"stages[{stage.name}].scheduler: no scheduler that can drive {stage.model_runner!r} is installed; one comes with "
+            f"{comes_with('schedulers', 'engine', 'sglang', records=registry.records)}{reasons}{suspects}"
         )
     return max(found, key=lambda each: (each.preference, each.name)).name
 
@@ -58,4 +59,4 @@ def _model_schedulers(registry: PluginRegistry) -> list[SchedulerComponent]:
 
 def _drivers(registry: PluginRegistry) -> str:
     names = ", ".join(sorted(each.name for each in _model_schedulers(registry)))
-    return f"those that do: {names}" if names else "none is installed that does: pip install omni-torch"
+    return f"those that do: {names}" if names else f"one comes with {comes_with('schedulers', 'engine')}"

@@ -1,6 +1,6 @@
 """Placement: stages to process groups to processes to devices, checked before anything is started.
 
-Nothing here asks the machine: omni-cli does. The runtime launches exactly the processes that :func:`plan`
+Nothing here asks the machine: the service ``fitting`` does. The runtime launches exactly the processes that :func:`plan`
 names.
 """
 

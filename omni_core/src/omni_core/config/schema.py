@@ -130,7 +130,8 @@ class StageConfig:
         balance: the choice of the replica for other requests: ``turns``, ``least_busy`` (the fewest requests), ``cost`` (the least expected
             work), or ``(request, loads) -> replica`` (:mod:`omni_core.coordinator.replicas`).
         work_fn: ``(request) -> float``: the expected work of a request, in any unit, for ``balance``. By default its characters of text.
-        autoscale: bounds and thresholds by which the number of replicas follows the queue, from ``replicas`` on (needs omni-cli).
+        autoscale: bounds and thresholds by which the number of replicas follows the queue, from ``replicas`` on (needs the service
+            ``operations``).
         preload: modules that are imported once for all stages that name them, and shared by their processes: large libraries that
             several of them import. A module that starts threads or uses a GPU when it is imported cannot be shared. torch is
             shared without being named, if the stage's distribution requires it or its module imports it.
@@ -323,7 +324,7 @@ class PipelineConfig:
         launcher: what provides machines. By default ``hosts`` if a stage has a ``host``, otherwise ``local``.
         parts: of a composed pipeline, the pipelines that it is made of, by name.
         admission: objectives, such as ``{ttfa: 0.5}``: requests that would miss them wait for their turn or are refused; without it
-            every request is admitted up to ``max_in_flight`` (needs omni-planner).
+            every request is admitted up to ``max_in_flight`` (needs the service ``admission``).
     """
 
     model_path: str

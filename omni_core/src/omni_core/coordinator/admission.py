@@ -14,7 +14,7 @@ from omni_core.interface import Interface
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
-from omni_core.references import load_plugin
+from omni_core.services import LIMITS
 
 TRACING = (TRACEPARENT, "tracestate")
 """Metadata that the runtime itself reads, of every pipeline."""
@@ -28,7 +28,7 @@ def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[Omn
 
     given, limits = config.defaults, asdict(config.limits, filter=lambda _, most: most is not None)
 
-    check_limits = _limits_check() if limits else None
+    check_limits = LIMITS.need("`limits` need", registry) if limits else None
 
     def completed(request: OmniRequest) -> OmniRequest:
         """Return the request with what is set for all of them; what it says itself is kept."""
@@ -81,13 +81,6 @@ def _merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
         if isinstance(given.get(name), dict) and isinstance(usual[name], dict)
     }
     return {**usual, **given, **both}
-
-
-def _limits_check() -> Callable[[Mapping[str, int], Any], None]:
-    """Return what refuses a request that brings more than the config allows. Raises PluginError: omni-cli is missing."""
-    needs = "limits: they need omni-cli: pip install omni-cli"
-    found: Callable[[Mapping[str, int], Any], None] = load_plugin("omni_cli.deploy.limits:check_limits", needs)
-    return found
 
 
 def _check_modalities(interface: Interface, wanted: Any) -> None:

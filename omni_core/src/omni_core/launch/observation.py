@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.errors import OmniError
-from omni_core.observe.recording import MISSING, PIPELINE, Profiling
+from omni_core.observe.recording import Profiling
 from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load_plugin
+from omni_core.services import PROFILES
 
 T = TypeVar("T")
 
@@ -162,11 +162,11 @@ class Observation:
 
     @property
     def profiling(self) -> Profiling:
-        """The profiles of this pipeline. Raises PluginError: omni-cli is missing."""
+        """The profiles of this pipeline. Raises PluginError: no plugin makes them."""
         if self._profiling is None:
-            made = load_plugin(PIPELINE, MISSING)
-            self._profiling = made(self._config, self._machine_of, self._units, self._coordinator, self._control)
-        return cast(Profiling, self._profiling)
+            make = PROFILES.need("profiles need").pipeline
+            self._profiling = make(self._config, self._machine_of, self._units, self._coordinator, self._control)
+        return self._profiling
 
     def _question(self, endpoint: str, message: Any) -> Callable[[], None]:
         return lambda: self._control.tell(endpoint, message)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from attrs import evolve, frozen
@@ -18,7 +17,6 @@ from omni_core.config.parts import PARTS, resolve_part, scheduler_of
 from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups
 from omni_core.config.schema import PartConfig, PipelineConfig, StageConfig
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
-from omni_core.errors import ConfigError
 from omni_core.launch.relay_plan import own_relay, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.placing import endpoint_of
@@ -26,6 +24,7 @@ from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import NetworkSpec, PartSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import load
+from omni_core.services import IN_STAGES, KERNELS, RANKS
 from omni_core.stage.parts import Names, part_terminals
 from omni_core.stage_logs import stage_environment
 
@@ -36,9 +35,6 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "10000", "TOKENIZERS_PA
 more threads, those of GNU OpenMP spin for 0.3 ms after an operation and then sleep, instead of 10 ms, in which they would take the cores
 from the threads of compiled kernels.
 """
-
-KERNELS = "omni_torch.operations.kernel_specs:kernel_specs"
-"""Returns the installed kernels for a launch spec."""
 
 _FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "expand_fn", "stream_done_to_fn")
 
@@ -83,8 +79,11 @@ def prepare(
     """
     config = completed(config)
     planned = plan(config, replicas)
-    if any(process.rank for process in planned) and find_spec("omni_torch") is None:
-        raise ConfigError("tp_size: the ranks of a stage are kept in step by omni-torch: pip install omni-torch")
+    services: dict[str, str] = {
+        slot.name: reference for slot in IN_STAGES if (reference := slot.reference(registry)) is not None
+    }
+    if any(process.rank for process in planned) and RANKS.name not in services:
+        raise RANKS.missing("tp_size: the ranks of a stage need", registry)
     endpoints = {process.name: endpoint_of(run, process.name) for process in planned}
     leaders = [process for process in planned if process.rank == 0]
     stage_endpoints: dict[str, dict[int, str]] = {}
@@ -99,7 +98,8 @@ def prepare(
         for spec in (specs[stage.name] for stage in process.stages)
         if needs_torch(spec.factory or spec.model_runner or "")
     }
-    kernels = load(KERNELS)(registry) if find_spec("omni_torch") is not None else {}
+    kernel_specs = KERNELS.load(registry)
+    kernels = kernel_specs(registry) if kernel_specs is not None else {}
     units = []
     for leader in leaders:
         ranks = [process for process in planned if process.unit == leader.unit]
@@ -129,6 +129,7 @@ def prepare(
                 own_env={name: value for stage in process.stages for name, value in stage.env.items()},
                 preload=_preload([(stage, specs[stage.name]) for stage in process.stages]),
                 network=network,
+                services=services,
             )
             for process in ranks
         ]

@@ -1,4 +1,4 @@
-"""The parts of a running pipeline, for operations that change it, which are omni-cli."""
+"""The parts of a running pipeline, for operations that change it, which are a service."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from omni_core.machines import Launcher, Placing
 from omni_core.plugins import PluginRegistry
 from omni_core.processes.supervisor import Owner, Supervisor
 from omni_core.protocol.operations import Change
-from omni_core.references import load_plugin
-
-OPERATIONS = "omni_cli.live.operations:Operations"
-ADMISSION = "omni_planner.admission:machine_of"
+from omni_core.services import ADMISSION, OPERATIONS
 
 
 @define(eq=False, kw_only=True)
@@ -90,9 +87,7 @@ def operations_of(running: Running) -> RunningOperations:
     Raises:
         PluginError: they are not installed.
     """
-    needs = "changing a running pipeline needs: pip install omni-cli"
-    made: RunningOperations = load_plugin(OPERATIONS, needs)(running)
-    return made
+    return OPERATIONS.need("changing a running pipeline needs", running.registry)(running)
 
 
 def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
@@ -103,5 +98,4 @@ def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
     """
     if not config.admission:
         return RequestMachine
-    made: Callable[..., RequestMachine] = load_plugin(ADMISSION, "admission needs: pip install omni-planner")(config)
-    return made
+    return ADMISSION.need("`admission` needs")(config)

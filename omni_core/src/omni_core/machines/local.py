@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from random import sample
 
@@ -18,14 +17,11 @@ from omni_core.processes.family import MARK, run_mark
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.processes.run_directory import restore_directory
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load
-
-FORK_SERVER = "omni_torch.processes.forks.server:ForkServer"
-"""Forks the processes that would each import PyTorch, which takes seconds. Without omni-torch they are fresh interpreters."""
+from omni_core.services import FORK_SERVER, ForkServer
 
 
 class LocalMachine(Machine):
-    """This machine: processes are forks of a server of the run, or fresh interpreters.
+    """This machine: processes are forks of a server of the run, where one is installed, or fresh interpreters.
 
     Args:
         listen: makes a listening TCP socket for each process, where the run has other machines.
@@ -40,7 +36,8 @@ class LocalMachine(Machine):
     ) -> None:
         self.name, self.directory, self.host = name, str(directory), host
         self._listen = listen
-        self._forks = load(FORK_SERVER)() if find_spec("omni_torch") is not None else None
+        make = FORK_SERVER.load()
+        self._forks: ForkServer | None = make() if make is not None else None
 
     def start(
         self,

@@ -9,6 +9,7 @@ from omni_core.errors import PluginError
 from omni_core.machines.launcher import Launcher, LauncherOptions
 from omni_core.machines.local import LocalLauncher
 from omni_core.plugins import PluginRegistry
+from omni_core.plugins.advice import comes_with
 from omni_core.references import load
 
 _HOOK = "omni_launchers"
@@ -29,7 +30,8 @@ def launcher_reference(config: PipelineConfig, registry: PluginRegistry) -> str 
     except PluginError as error:
         if name == HOSTS:
             hosts = ", ".join(sorted({name for stage in config.stages for name in stage.hosts}))
-            wanted = f"stages of this pipeline run on other hosts ({hosts}), which needs: pip install omni-launchers"
+            advice = comes_with("launchers", HOSTS, records=registry.records)
+            wanted = f"stages of this pipeline run on other hosts ({hosts}); their launcher comes with {advice}"
             raise PluginError(f"{wanted} ({error})") from None
         raise PluginError(f"launcher.name: {error}") from error
 

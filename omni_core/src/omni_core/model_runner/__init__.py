@@ -1,7 +1,7 @@
 """The contracts of a model: a :class:`ModelRunner`, which a scheduler drives step by step, runs a network, an :class:`ARModel`.
 
 A model whose input depends on its last output has a :class:`FeedbackStrategy` beside its runner. The room holds contracts and
-their data only; ``omni_torch`` implements them for PyTorch.
+their data only.
 """
 
 from omni_core.model_runner.attention import CacheAttention, DecodeCache, PagedAttention

@@ -1,6 +1,6 @@
 """The contracts of a model: :class:`ARModel`, the :class:`ModelRunner` that drives it, its :class:`FeedbackStrategy`.
 
-``omni_torch.runners.model_runner`` implements both runners for models written in PyTorch; a plugin overrides what is its own.
+A distribution implements both runners for models of a library; a plugin overrides what is its own.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ModelRunner(ABC):
         """Return this request's stream messages for a token just chosen, the last of ``request.output_ids``.
 
         ``finish_reason`` is set if it was the last. A request that has more to do may be given its next part here
-        (``omni_torch.loop.continuation.extend``), which clears ``finish_reason``.
+        which clears ``finish_reason``.
         """
         return ()
 

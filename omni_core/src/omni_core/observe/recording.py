@@ -1,4 +1,4 @@
-"""Contracts between the runtime and a profile. Profiles themselves are omni-cli's, imported when one begins."""
+"""Contracts between the runtime and a profile. Profiles themselves are a service, imported when one begins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, Scheduler
-
-PROCESS, PIPELINE = "omni_cli.tracing.process:ProcessProfile", "omni_cli.tracing.profiling:PipelineProfile"
-"""The profile of a stage process, and of all processes of a pipeline."""
-
-MISSING = "profiles need omni-cli: pip install omni-cli"
 
 Flow = tuple[str, str, int | None]
 """The arrow from a send to its receipt, which both ends know: source, target, number of the chunk (``None``: the payload)."""

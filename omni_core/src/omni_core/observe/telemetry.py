@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span for every request and stage, made in the parent by omni-cli if the application uses OpenTelemetry.
+"""OpenTelemetry: a span for every request and stage, made in the parent by a service if the application uses OpenTelemetry.
 
 Stage processes only report times. Nothing of OpenTelemetry is imported by this package.
 """
@@ -9,14 +9,14 @@ import logging
 from typing import Protocol
 
 from omni_core import __version__
+from omni_core.errors import PluginError
 from omni_core.protocol.messages import OmniRequest, StageSpan
-from omni_core.references import imported, load
+from omni_core.references import imported
+from omni_core.services import TELEMETRY
 
 logger = logging.getLogger(__name__)
 
 TRACEPARENT = "traceparent"
-
-TELEMETRY = "omni_cli.tracing.telemetry:RequestSpans"
 
 
 class Telemetry(Protocol):
@@ -39,8 +39,7 @@ def telemetry(pipeline: str) -> Telemetry | None:
     if provider is None or isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
         return None
     try:
-        made: Telemetry = load(TELEMETRY)(trace, provider.get_tracer("omni", __version__), pipeline)
-    except ImportError as error:
-        logger.warning("requests make no OpenTelemetry spans, which need: pip install omni-cli (%s)", error)
+        return TELEMETRY.need("OpenTelemetry spans need")(trace, provider.get_tracer("omni", __version__), pipeline)
+    except PluginError as error:
+        logger.warning("requests make no spans: %s", error)
         return None
-    return made

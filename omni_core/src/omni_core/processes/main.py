@@ -15,7 +15,6 @@ import selectors
 import signal
 import sys
 import threading
-from importlib.util import find_spec
 from typing import NoReturn
 
 from omni_core.control.network import Network
@@ -26,10 +25,8 @@ from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import imported, load
+from omni_core.services import STAGE_PROCESS
 from omni_core.stage_logs import enter_stage, finish_prints, mark_of, send_records
-
-PREPARE = "omni_torch.processes.settings:prepare"
-"""Prepares torch in a process, with the kernels of its launch spec, its GPU and its memory budgets there."""
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +101,11 @@ async def _serve(spec: ProcessSpec, lifeline: int, listener: int | None) -> int:
 
     try:
         gpu = next((stage.gpu for stage in spec.stages if stage.gpu is not None), None)
-        if (spec.kernels or gpu is not None) and find_spec("omni_torch") is not None:
-            load(PREPARE)(spec.kernels, gpu, spec.gpu_memory)
+        process = STAGE_PROCESS.given(spec.services) if spec.kernels or gpu is not None else None
+        if process is not None:
+            process.prepare(spec.kernels, gpu, spec.gpu_memory)
         elif spec.gpu_memory:
-            logger.warning("gpu_memory does not limit this process: it needs omni-torch; pip install omni-torch")
+            logger.warning("%s", STAGE_PROCESS.missing("gpu_memory does not limit this process: it needs"))
         worker.build(begin)
     except BaseException as error:
         worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))

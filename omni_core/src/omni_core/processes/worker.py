@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 from omni_core.control.framing import Work
@@ -16,14 +15,13 @@ from omni_core.control.lanes import Lanes
 from omni_core.control.network import Network
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import PluginError, StageFailedError
-from omni_core.observe import recording
 from omni_core.processes.run_directory import restore_directory
 from omni_core.processes.watch import MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load, load_plugin
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
+from omni_core.services import PROFILES, RANKS, STAGE_PROCESS
 from omni_core.stage.assembly import build_scheduler
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.stage import Stage
@@ -31,14 +29,8 @@ from omni_core.stage.thread import StageThread
 
 logger = logging.getLogger(__name__)
 
-GPU_IS_BROKEN = "omni_torch.processes.settings:gpu_is_broken"
-"""Says whether this process can use its GPU no more."""
-
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
-
-LEADER, FOLLOWER = "omni_torch.processes.ranks:Leader", "omni_torch.processes.ranks:Follower"
-"""Keep the ranks of a tensor parallel stage in step."""
 
 LAST_STEP_SECONDS = 1.0
 """Seconds that the end of a process waits for running steps. No process reads their results any more."""
@@ -115,13 +107,15 @@ class Worker:
             scheduler = build_scheduler(stage)
             if self.spec.rank > 0:
                 send = partial(self._control.send, self.spec.stage_endpoints[stage.name][stage.injected["replica"]])
-                follower = load(FOLLOWER)(stage, scheduler, self.spec.rank, send, self._scheduler_died)
+                ranks = RANKS.needed("ranks need", self.spec.services)
+                follower = ranks.follower(stage, scheduler, self.spec.rank, send, self._scheduler_died)
                 self._followers[stage.name] = self._ranks[stage.name] = follower
                 continue
             abort = scheduler.abort
             if self.spec.followers:
-                ranks = 1 + len(self.spec.followers)
-                leader = load(LEADER)(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
+                count = 1 + len(self.spec.followers)
+                ranks = RANKS.needed("ranks need", self.spec.services)
+                leader = ranks.leader(stage.name, scheduler, count, self._publish, self._scheduler_died)
                 self._ranks[stage.name], abort = leader, leader.abort
             self._stages[stage.name] = Stage(stage, scheduler, self._outbound, self._scheduler_died, abort)
         if has_gpu:  # not before: a transport must find the device as the stages have set it up
@@ -157,7 +151,11 @@ class Worker:
         if self._memory.must_end(error.error_type, lambda: sum(each.completed for each in self._stages.values())):
             logger.error("MemoryError for several requests in a row, and no memory to be had: this process ends")
             self._scheduler_died()
-        elif "CUDA" in error.message and find_spec("omni_torch") is not None and load(GPU_IS_BROKEN)():
+        elif (
+            "CUDA" in error.message
+            and (process := STAGE_PROCESS.given(self.spec.services)) is not None
+            and process.gpu_is_broken()
+        ):
             logger.error("the GPU fails every call of this process since %s: this process ends", error.message)
             self._scheduler_died()
 
@@ -261,7 +259,9 @@ class Worker:
     def _on_profile(self, message: messages.ProfileMessage) -> None:
         if self._profile is None:
             try:
-                self._profile = load_plugin(recording.PROCESS, recording.MISSING)(self.spec, self._outbound, self.parts)
+                self._profile = PROFILES.needed("profiles need", self.spec.services).process(
+                    self.spec, self._outbound, self.parts
+                )
             except PluginError as error:
                 self.tell_coordinator(messages.ProfileReport(self.spec.name, problem=str(error)))
                 return

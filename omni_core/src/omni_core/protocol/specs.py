@@ -135,6 +135,7 @@ class ProcessSpec:
         own_env: environment variables that take precedence over existing values.
         preload: modules that it shares with others, imported once for all where processes are forked.
         network: the way to other machines, if the run may have several.
+        services: by slot, the references of those that it uses (:data:`omni_core.services.IN_STAGES`).
     """
 
     name: str
@@ -159,6 +160,7 @@ class ProcessSpec:
     own_env: dict[str, str] = field(factory=dict)
     preload: list[str] = field(factory=list)
     network: NetworkSpec | None = None
+    services: dict[str, str] = field(factory=dict)
 
     def add_peer(self, peer: PeerJoinedMessage) -> None:
         """Take in the process of a new unit; its address is told when it is ready."""

@@ -1,7 +1,7 @@
 """The compute of a stage belongs to a :class:`Scheduler`: an inbox, an outbox and a loop between them.
 :class:`SimpleScheduler` runs functions, batches and generators, :class:`AsideScheduler` a function that takes long for some requests,
 and :class:`StreamingScheduler` consumes streams chunk by chunk. They share their loop and its aborts with those of other
-distributions, such as ``omni_torch.loop.steps``, in :class:`LoopScheduler`.
+distributions in :class:`LoopScheduler`.
 """
 
 from omni_core.scheduling.aside import AsideScheduler

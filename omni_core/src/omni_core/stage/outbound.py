@@ -41,6 +41,7 @@ class Outbound:
         local: the stages of this process by name; a value for one of these is handed over by reference.
         recorder: where sends are recorded while a profile is on.
         on_failure: called with each failure of a request that was reported.
+        services: the references of its launch spec.
     """
 
     def __init__(self, spec: ProcessSpec, control: ControlPlane, transfer: Transfer, relays: Relays) -> None:
@@ -48,6 +49,7 @@ class Outbound:
         self.local: dict[str, Stage] = {}
         self.recorder: Recorder | None = None
         self.on_failure: Callable[[ErrorInfo], None] = lambda error: None
+        self.services = spec.services
         self._spec = spec
         self._control = control
         self._transfer = transfer

@@ -13,9 +13,9 @@ from omni_core.control.lanes import Lanes, Step, in_task
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
 from omni_core.protocol.structure import rough_nbytes
-from omni_core.references import load_plugin
 from omni_core.relay.transfer import Encodings
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
+from omni_core.services import MUTATION_SEAL
 from omni_core.stage.backlog import Backlog
 from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
@@ -73,7 +73,9 @@ class Outputs:
         self._regulation = threading.Lock()
         self._drain_is_due = False
         self._stays_here = False
-        self._seal_of = _seal_of() if os.environ.get("OMNI_CHECK_MUTATION", "0") not in ("", "0") else None
+        self._seal_of: Callable[[Any, str], Seal] | None = None
+        if os.environ.get("OMNI_CHECK_MUTATION", "0") not in ("", "0"):
+            self._seal_of = MUTATION_SEAL.needed("OMNI_CHECK_MUTATION needs", outbound.services)
 
     def start(self) -> None:
         """Take outputs from now on. Every stage of the process exists by now."""
@@ -245,10 +247,3 @@ class Outputs:
         """In the debug mode: let ``target`` check at its end of the request that the object it got was not changed."""
         if self._seal_of is not None:
             target.add_seal(request_id, self._seal_of(data, self._spec.name))
-
-
-def _seal_of() -> Callable[[Any, str], Seal]:
-    """Return what marks an object that a stage hands on; see :mod:`omni_testing.mutation`."""
-    needs = "OMNI_CHECK_MUTATION is set, and the check is not installed: pip install omni-testing"
-    seal: Callable[[Any, str], Seal] = load_plugin("omni_testing.mutation:seal", needs)
-    return seal

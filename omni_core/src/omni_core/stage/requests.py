@@ -42,7 +42,7 @@ class ActiveRequest:
         sending_to: the stage of another process to which a value is being sent.
         held: the readers that take no more chunks now: stages of ``stream_to``, ``""`` is the client.
         holds: the stages that were told to send no more chunks now.
-        seals: marks of the objects handed to this stage by reference (a debug mode; see :mod:`omni_testing.mutation`).
+        seals: marks of the objects handed to this stage by reference (a debug mode).
         is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
         taken: chunks of the client's stream that the scheduler has taken, of which the client is not told yet.

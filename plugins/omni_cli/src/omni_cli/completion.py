@@ -135,3 +135,13 @@ def _configs(name: str, checkpoint: str | None) -> Iterator[PipelineConfig]:
         if known and not (checkpoint and Path(checkpoint).is_dir()):
             checkpoint = empty
         yield LayeredSource(name, checkpoint if known else None).resolve().config
+
+
+class Completion:
+    """The service ``shell-completion`` (:class:`omni_core.services.ShellCompletion`)."""
+
+    @staticmethod
+    def complete(parameter: str, context: click.Context, begun: str) -> list[CompletionItem]:
+        """Complete a parameter by its function here."""
+        functions = {"model": model, "option": option, "pipeline": pipeline, "setting": setting}
+        return functions[parameter](context, begun)

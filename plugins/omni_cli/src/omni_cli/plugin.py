@@ -1,8 +1,8 @@
-"""Registers the commands."""
+"""Registers the commands, and what the runtime can do for people."""
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, ServiceComponent, hookimpl
 
 
 @hookimpl
@@ -29,4 +29,26 @@ def omni_commands() -> list[Component]:
         Component("stage", "omni_cli.stage:stage", "Replace or scale a stage of a running pipeline."),
         Component("stop", "omni_cli.ps:stop", "End a running pipeline in order."),
         Component("top", "omni_cli.top:top", "Watch a running pipeline."),
+    ]
+
+
+@hookimpl
+def omni_services() -> list[ServiceComponent]:
+    """Return the parts of the runtime by slot."""
+    return [
+        ServiceComponent(
+            "deploy-files", "omni_cli.deploy.source:LayeredSource", "deploy files, presets, hub ids", slot="sources"
+        ),
+        ServiceComponent(
+            "devices", "omni_cli.deploy.fitting:fitted", "GPUs and memory budgets of this machine", slot="fitting"
+        ),
+        ServiceComponent("live", "omni_cli.live.operations:Operations", "replace and scale stages", slot="operations"),
+        ServiceComponent(
+            "request-limits", "omni_cli.deploy.limits:check_limits", "what requests may bring", slot="limits"
+        ),
+        ServiceComponent(
+            "shell", "omni_cli.completion:Completion", "names, options and settings", slot="shell-completion"
+        ),
+        ServiceComponent("spans", "omni_cli.tracing.telemetry:RequestSpans", "OpenTelemetry spans", slot="telemetry"),
+        ServiceComponent("traces", "omni_cli.tracing.profiles:Profiles", "profiles as Chrome traces", slot="profiles"),
     ]

@@ -1,9 +1,5 @@
 """Media in chat messages: every form that clients send, turned into the one that stages read.
 
-:class:`Reader` reads the messages and the media of one request under a :class:`~omni_core.client.messages.MediaPolicy`; ``fetch`` gets
+``reader`` reads the messages and the media of one request under a :class:`~omni_core.client.messages.MediaPolicy`; ``fetch`` gets
 media by URL from public addresses only.
 """
-
-from omni_media.reader import Reader
-
-__all__ = ["Reader"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, ServiceComponent, hookimpl
 
 
 @hookimpl
@@ -18,4 +18,14 @@ def omni_commands() -> list[Component]:
             "plan --simulate", "omni_planner.simulate:simulate_command", "Predict what the pipeline does under a load."
         ),
         Component("simulate", "omni_planner.simulate:simulate_command", "Predict what a pipeline does under a load."),
+    ]
+
+
+@hookimpl
+def omni_services() -> list[ServiceComponent]:
+    """Return admission by objectives."""
+    return [
+        ServiceComponent(
+            "objectives", "omni_planner.admission:machine_of", "requests wait or are refused", slot="admission"
+        )
     ]

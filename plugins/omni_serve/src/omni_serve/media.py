@@ -19,7 +19,7 @@ from PIL import Image
 
 from omni_core.client import MediaPolicy
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_media import Reader
+from omni_media.reader import Reader
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits, Settings
 

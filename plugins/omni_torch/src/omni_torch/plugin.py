@@ -1,8 +1,8 @@
-"""Registers the ``engine`` scheduler and the commands about checkpoints."""
+"""Registers the ``engine`` scheduler, the commands about checkpoints, and what the runtime needs for PyTorch."""
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
+from omni_core.hookspecs import Component, SchedulerComponent, ServiceComponent, hookimpl
 
 
 @hookimpl
@@ -30,4 +30,21 @@ def omni_schedulers() -> list[Component]:
             preference=10,
             conformance="omni_torch.engine.conformance:EngineConformance",
         )
+    ]
+
+
+@hookimpl
+def omni_services() -> list[ServiceComponent]:
+    """Return the parts of the runtime for stages that compute with PyTorch."""
+    forks, kernels = "omni_torch.processes.forks.server:ForkServer", "omni_torch.operations.kernel_specs:kernel_specs"
+    return [
+        ServiceComponent("torch-forks", forks, "stage processes that share the import of PyTorch", slot="fork-server"),
+        ServiceComponent("torch-kernels", kernels, "installed kernels for launch specs", slot="kernels"),
+        ServiceComponent(
+            "torch-process",
+            "omni_torch.processes.settings:TorchProcess",
+            "kernels, GPU and budgets",
+            slot="stage-process",
+        ),
+        ServiceComponent("torch-ranks", "omni_torch.processes.ranks:TorchRanks", "ranks in step", slot="ranks"),
     ]

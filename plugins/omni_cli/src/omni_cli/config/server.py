@@ -9,6 +9,7 @@ import click
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import OmniError
 from omni_core.references import load_plugin
+from omni_core.services import ADMISSION
 
 
 def serve_command(context: click.Context) -> click.Command | None:
@@ -40,8 +41,6 @@ def admission_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield a line for the first problem of the section ``admission``."""
     if config.admission:
         try:
-            load_plugin("omni_planner.admission.options:Options", "admission needs: pip install omni-planner").of(
-                config
-            )
+            ADMISSION.need("`admission` needs")(config)
         except OmniError as error:
             yield str(error)

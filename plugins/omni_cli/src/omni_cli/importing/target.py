@@ -1,7 +1,7 @@
 """The pipeline here that a foreign file becomes, and what its component declares about such files.
 
-A file is matched by the component's ``architectures`` and its stages by the interface's ``roles``, in their order; ``imports`` of the
-component says where the keys of the model itself go.
+A file is matched by the component's ``architectures`` and its stages by the interface's ``roles``, in their order; a service of the
+slot ``imports`` says where the keys of the model itself go.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.source import LayeredSource
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
-from omni_core.hookspecs import PipelineComponent
+from omni_core.hookspecs import PipelineComponent, ServiceComponent
 from omni_core.interface import Interface, ParameterGroup
 from omni_core.plugins import PluginRegistry
+from omni_core.references import load
+from omni_core.services import IMPORTS
 
 _NAMES = "pipeline"
-"""The key of ``imports`` with the foreign names of a pipeline."""
+"""The key with the foreign names of a pipeline."""
 
 _JOINTS = ("runner", "feedback")
 """Parameters by which the parts of a stage get each other."""
@@ -30,7 +32,7 @@ _JOINTS = ("runner", "feedback")
 
 @frozen(kw_only=True)
 class Declaration:
-    """A component's ``imports``, sorted.
+    """What is declared for the slot ``imports``, sorted.
 
     Attributes:
         names: the foreign names of this pipeline (``pipeline``: names with spaces between them), beside its ``architectures``.
@@ -45,11 +47,11 @@ class Declaration:
     notes: Mapping[str, str] = field(factory=dict)
 
     @classmethod
-    def of(cls, component: PipelineComponent) -> Declaration:
-        """Return what a component declares."""
-        given = {key: text for key, text in component.imports.items() if key != _NAMES}
+    def of(cls, imports: Mapping[str, str]) -> Declaration:
+        """Sort what a service declares (:data:`omni_core.services.IMPORTS`)."""
+        given = {key: text for key, text in imports.items() if key != _NAMES}
         return cls(
-            names=tuple(component.imports.get(_NAMES, "").split()),
+            names=tuple(imports.get(_NAMES, "").split()),
             paths={key: text for key, text in given.items() if " " not in text},
             holds={key: text for key, text in given.items() if " " in text and ": " in key},
             notes={key: text for key, text in given.items() if " " in text and ": " not in key},
@@ -137,7 +139,7 @@ def find(registry: PluginRegistry, names: list[str], stems: list[str]) -> Pipeli
     """
     known: dict[str, list[PipelineComponent]] = {}
     for component in _components(registry):
-        for name in foreign_names(component):
+        for name in foreign_names(component, registry):
             known.setdefault(name, []).append(component)
     wanted = [name for name in names if name in known]
     for stem in () if names else stems:
@@ -154,12 +156,20 @@ def find(registry: PluginRegistry, names: list[str], stems: list[str]) -> Pipeli
 
 def known_names(registry: PluginRegistry) -> list[str]:
     """Return every foreign name that an installed pipeline answers to."""
-    return sorted({name for each in _components(registry) for name in foreign_names(each)})
+    return sorted({name for each in _components(registry) for name in foreign_names(each, registry)})
 
 
-def foreign_names(component: PipelineComponent) -> list[str]:
+def foreign_names(component: PipelineComponent, registry: PluginRegistry) -> list[str]:
     """Return the names of a component in other systems."""
-    return [*component.architectures, *Declaration.of(component).names]
+    return [*component.architectures, *declaration(component.name, registry).names]
+
+
+def declaration(pipeline: str, registry: PluginRegistry) -> Declaration:
+    """Return what a service declares for a pipeline. Raises PluginError: two do."""
+    services = [each for each, _ in registry.components("omni_services") if each.name == pipeline]
+    if any(isinstance(each, ServiceComponent) and each.slot == IMPORTS for each in services):
+        return Declaration.of(load(registry.get("omni_services", pipeline).target))
+    return Declaration()
 
 
 def resolve(component: PipelineComponent, model: str | None, registry: PluginRegistry) -> Target:
@@ -169,7 +179,7 @@ def resolve(component: PipelineComponent, model: str | None, registry: PluginReg
         ConfigError: the checkpoint cannot be read, or the pipeline needs one.
     """
     config = LayeredSource(component.name, model).resolve(registry).config
-    declared = Declaration.of(component)
+    declared = declaration(component.name, registry)
     return Target(component.name, config, declared, registry, component.architectures, tuple(component.options))
 
 

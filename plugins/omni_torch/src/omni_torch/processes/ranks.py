@@ -361,3 +361,10 @@ class Follower(StageThread):
 
     def ended(self, error: RuntimeError) -> None:
         self._on_death()
+
+
+class TorchRanks:
+    """The service ``ranks`` (:class:`omni_core.services.Ranks`)."""
+
+    leader = Leader
+    follower = Follower

@@ -53,3 +53,10 @@ def gpu_is_broken() -> bool:
     except RuntimeError:
         return True
     return False
+
+
+class TorchProcess:
+    """The service ``stage-process`` (:class:`omni_core.services.StageProcess`)."""
+
+    prepare = staticmethod(prepare)
+    gpu_is_broken = staticmethod(gpu_is_broken)
