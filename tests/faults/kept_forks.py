@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 
 import pytest
 from attrs import frozen
@@ -85,7 +86,7 @@ def _without_test(defaults: Mapping[str, str]) -> dict[str, str]:
 def kept_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pipelines of this folder's tests share a fork server."""
     monkeypatch.setattr(server, "with_defaults", _without_test)
-    monkeypatch.setattr("omni_core.machines.local.FORK_SERVER", "kept_forks:KeptForkServer")
+    monkeypatch.setattr("omni_core.machines.local.FORK_SERVER", SimpleNamespace(load=lambda: KeptForkServer))
 
 
 @pytest.fixture(autouse=True, scope="session")

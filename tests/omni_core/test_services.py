@@ -11,7 +11,9 @@ from omni_core import services
 from omni_core.errors import PluginError
 from omni_core.hookspecs import ServiceComponent, SlotName
 from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus
-from omni_core.services import MEDIA, PROFILES, TELEMETRY, Slot
+from omni_core.services import Slot
+
+MEDIA, PROFILES, TELEMETRY = (Slot[Any](name) for name in ("media", "profiles", "telemetry"))
 
 
 def service(name: str, target: str = "math:sqrt", slot: Any = "media", **more: Any) -> ServiceComponent:
@@ -21,7 +23,7 @@ def service(name: str, target: str = "math:sqrt", slot: Any = "media", **more: A
 def installed(**plugins: list[ServiceComponent]) -> PluginRegistry:
     return PluginRegistry(
         [
-            PluginRecord(name, f"dist-{name}", "1", "m", components={"omni_services": each})
+            PluginRecord(name, f"dist-{name}", "1", "m", components={"omni_services": [*each]})
             for name, each in plugins.items()
         ]
     )

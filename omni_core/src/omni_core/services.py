@@ -181,7 +181,7 @@ class Ranks(Protocol):
 
 
 class StageProcess(Protocol):
-    """What a process of stages does for the library that they compute with."""
+    """Prepares the processes of stages for the library that they compute with."""
 
     def prepare(self, kernels: Mapping[str, Sequence[KernelSpec]], gpu: int | None, budgets: Sequence[Any]) -> None:
         """Prepare this process, in the thread that builds its stages.

@@ -4,6 +4,7 @@ process.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -31,6 +32,7 @@ from omni_torch.operations.experts import experts, route_experts
 from omni_torch.operations.installed_kernels import install
 from omni_torch.operations.kernels import operation
 from omni_torch.operations.shared import add_rms_norm, rms_norm, snake_beta
+from omni_torch.plugin import omni_services
 
 command = import_module("omni_cli.plugins")
 
@@ -74,7 +76,7 @@ def stage():
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / f"{ME}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     yield __import__(ME)
     install({})
     sys.modules.pop(ME)
@@ -173,7 +175,7 @@ def component(target: str, **fields: Any) -> KernelComponent:
 
 def registry(*components: Component) -> PluginRegistry:
     record = PluginRecord("examples", "dist-examples", "1.0", ME, PluginStatus.LOADED)
-    record.components["omni_kernels"] = list(components)
+    record.components |= {"omni_kernels": list(components), "omni_services": [*omni_services()]}
     return PluginRegistry([record])
 
 

@@ -32,7 +32,7 @@ _JOINTS = ("runner", "feedback")
 
 @frozen(kw_only=True)
 class Declaration:
-    """What is declared for the slot ``imports``, sorted.
+    """The declaration of the slot ``imports``, sorted.
 
     Attributes:
         names: the foreign names of this pipeline (``pipeline``: names with spaces between them), beside its ``architectures``.
