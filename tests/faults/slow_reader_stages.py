@@ -46,8 +46,8 @@ class Puts(LoopScheduler):
         if message.request_id:
             values = make(message.data)
             for value in values:
-                self._put(OutgoingMessage(message.request_id, "stream", value))
-            self._put(OutgoingMessage(message.request_id, "result", {"n": message.data.data}))
+                self.put_out(OutgoingMessage(message.request_id, "stream", value))
+            self.put_out(OutgoingMessage(message.request_id, "result", {"n": message.data.data}))
         return True
 
 

@@ -85,7 +85,7 @@ class Turns(LoopScheduler):
         if message is None:
             return False
         if message.request_id:
-            self._put(OutgoingMessage(message.request_id, "result", act(message.data)))
+            self.put_out(OutgoingMessage(message.request_id, "result", act(message.data)))
         return True
 
 

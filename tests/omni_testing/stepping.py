@@ -85,5 +85,5 @@ class FailsTogether(Counting):
 
 
 class ForgetsNothing(Counting):
-    def _forget(self, request_id: str) -> None:
+    def forget(self, request_id: str) -> None:
         pass

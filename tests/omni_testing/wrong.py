@@ -263,8 +263,8 @@ class Wrong(SimpleScheduler):
 
 
 class AnswersTwice(Wrong):
-    def _put(self, message: OutgoingMessage) -> None:
-        super()._put(message)
+    def put_out(self, message: OutgoingMessage) -> None:
+        super().put_out(message)
         self.outbox.put(message)
 
 
@@ -282,10 +282,10 @@ class AdmitsWhatWasAborted(Wrong):
 
 
 class SwallowsErrors(Wrong):
-    def _put(self, message: OutgoingMessage) -> None:
+    def put_out(self, message: OutgoingMessage) -> None:
         if message.type == "error":
             message = OutgoingMessage(message.request_id, "result", None)
-        super()._put(message)
+        super().put_out(message)
 
 
 class DiesOfAnError(Wrong):
@@ -335,7 +335,7 @@ class MixesUpCompany(Wrong):
             outcome = self._outcome(payload)
             if outcome.type == "result":
                 outcome = OutgoingMessage(payload.request_id, "result", results[-1])
-            self._put(outcome)
+            self.put_out(outcome)
 
 
 class KeepsEverything(Wrong):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from omni_core.config.schema import PipelineConfig
     from omni_core.control.plane import ControlPlane
     from omni_core.coordinator.coordinator import Coordinator
-    from omni_core.coordinator.machine import RequestMachine
+    from omni_core.coordinator.turns import AdmissionPolicy
     from omni_core.launch.running import Running, RunningOperations
     from omni_core.observe.recording import Profiling
     from omni_core.observe.telemetry import Telemetry
@@ -218,8 +218,8 @@ class ShellCompletion(Protocol):
         """Return click's completion items for ``model``, ``option``, ``setting`` or ``pipeline``."""
 
 
-ADMISSION: Slot[Callable[[PipelineConfig], Callable[..., RequestMachine]]] = Slot("admission")
-"""Makes the state machine of the requests of a pipeline that has ``admission``."""
+ADMISSION: Slot[Callable[[PipelineConfig], AdmissionPolicy]] = Slot("admission")
+"""Makes what says when the requests of a pipeline with ``admission`` begin. Raises ConfigError: a setting is wrong."""
 
 FITTING: Slot[Fitting] = Slot("fitting")
 """Chooses GPUs and memory budgets, from what the machine has."""

@@ -131,10 +131,10 @@ class Own(LoopScheduler):
             act(message.data.data, "turn")
             try:
                 result = act(message.data.data, "own", {"n": message.data.data["n"]})
-                self._put(OutgoingMessage(message.request_id, "result", result))
+                self.put_out(OutgoingMessage(message.request_id, "result", result))
             except BaseException as error:
-                self._put(OutgoingMessage(message.request_id, "error", error))
-        self._drop_aborted()
+                self.put_out(OutgoingMessage(message.request_id, "error", error))
+        self.drop_aborted()
         return True
 
 

@@ -92,11 +92,11 @@ def test_requests_that_are_aborted_together_are_forgotten_in_one_order() -> None
     """Ranks in processes of their own forget them alike: the order of a set of names differs from process to process."""
     forgotten = []
     scheduler = SimpleScheduler(lambda payload: None)
-    scheduler._forget = forgotten.append  # type: ignore[method-assign]
+    scheduler.forget = forgotten.append  # type: ignore[method-assign]
     names = [f"r{number}" for number in range(40)]
     for name in reversed(names):
         scheduler.abort(name)
-    scheduler._drop_aborted()
+    scheduler.drop_aborted()
     assert forgotten == sorted(names)
 
 

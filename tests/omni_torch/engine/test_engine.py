@@ -241,7 +241,7 @@ def test_no_message_follows_an_abort_made_during_a_step() -> None:
     assert scheduler.loop.turn()
     assert scheduler.statistics()["steps"] == 1
     assert scheduler.outbox.drain() == []
-    scheduler.loop._drop_aborted()
+    scheduler.loop.drop_aborted()
     assert resting(scheduler)
 
 

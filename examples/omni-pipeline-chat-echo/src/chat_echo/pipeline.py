@@ -105,28 +105,28 @@ class TakeTurns(LoopScheduler):
         message = self.inbox.get(timeout=self._pause if self._open else None)  # asleep while there is nothing to say
         if message is not None and message.request_id:
             self._begin(message)
-        self._drop_aborted()
+        self.drop_aborted()
         if message is None:
             self._take_turns()
         return not self.inbox.closed
 
-    def _forget(self, request_id: str) -> None:
+    def forget(self, request_id: str) -> None:
         self._open.pop(request_id, None)
 
     def _begin(self, message: IncomingMessage) -> None:
         try:
             self._open[message.request_id] = Speech(list(message.data.data["words"]))
         except BaseException as error:  # whatever it is, it is this request's alone
-            self._put(OutgoingMessage(message.request_id, "error", error))
+            self.put_out(OutgoingMessage(message.request_id, "error", error))
 
     def _take_turns(self) -> None:
         for request_id, speech in list(self._open.items()):
             if speech.said < len(speech.words):
-                self._put(OutgoingMessage(request_id, "stream", speech.words[speech.said]))
+                self.put_out(OutgoingMessage(request_id, "stream", speech.words[speech.said]))
                 speech.said += 1
             else:
                 del self._open[request_id]
-                self._put(OutgoingMessage(request_id, "result", {"count": speech.said}))
+                self.put_out(OutgoingMessage(request_id, "result", {"count": speech.said}))
 
 
 # --- speak: a stage that consumes a stream ---------------------------------------------------------------------------

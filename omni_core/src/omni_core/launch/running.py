@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from attrs import define
@@ -12,6 +13,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.coordinator.request_machine import RequestMachine
+from omni_core.coordinator.turns import AdmittingMachine
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline
 from omni_core.machines import Launcher, Placing
@@ -98,4 +100,4 @@ def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
     """
     if not config.admission:
         return RequestMachine
-    return ADMISSION.need("`admission` needs")(config)
+    return partial(AdmittingMachine, policy=ADMISSION.need("`admission` needs")(config))

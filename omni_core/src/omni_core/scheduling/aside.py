@@ -70,7 +70,7 @@ class AsideScheduler(SimpleScheduler):
             return False
         if first.type == "new_request":
             self._run([first.data])
-        self._drop_aborted()
+        self.drop_aborted()
         return True
 
     def _goes_aside(self, message: IncomingMessage) -> bool:
@@ -105,4 +105,4 @@ class AsideScheduler(SimpleScheduler):
             self._batches += 1
             self._computed += 1
         if not is_dropped:
-            self._put(outcome)
+            self.put_out(outcome)

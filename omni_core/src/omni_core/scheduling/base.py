@@ -80,12 +80,14 @@ class MessageQueue(Generic[T]):
         read_at: when its reader has last looked in, on ``time.monotonic()``; infinity while a reader waits here.
         put_at: when something was last put.
         on_take: called with what the reader takes, in its thread and under the queue's lock.
+        items: what is queued. For subclasses, with ``changed``.
+        changed: the lock of the queue, notified of each change.
         tap: called with ``("put", items)`` and ``("take", items)`` in the thread that does it, while a profile is on.
     """
 
     def __init__(self, on_put: Callable[[], None] | None = None) -> None:
-        self._items: deque[T] = deque()
-        self._changed = threading.Condition()
+        self.items: deque[T] = deque()
+        self.changed = threading.Condition()
         self._closed = False
         self._held = False
         self.read_at = self.put_at = monotonic()
@@ -96,36 +98,36 @@ class MessageQueue(Generic[T]):
         self.tap: Callable[[str, list[T]], None] | None = None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def put(self, item: T) -> None:
         """Append ``item`` and wake the reader. After :meth:`close` the item is dropped, as it has no reader.
 
         Waits while the queue is full, if it is bounded.
         """
-        with self._changed:
+        with self.changed:
             if self._most is not None and self.is_full and threading.get_ident() != self._drainer:
-                self._changed.wait_for(lambda: self._closed or not self.is_full)
+                self.changed.wait_for(lambda: self._closed or not self.is_full)
             if self._closed:
                 return
             if self.tap is not None:
                 self.tap("put", [item])
-            self._items.append(item)
+            self.items.append(item)
             self.put_at = monotonic()
-            self._changed.notify_all()  # of several readers, each may take others
+            self.changed.notify_all()  # of several readers, each may take others
         if self.on_put is not None:
             self.on_put()
 
     def get(self, timeout: float | None = None) -> T | None:
         """Return the next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
-        with self._changed:
-            if self._items and not self._held:
+        with self.changed:
+            if self.items and not self._held:
                 self.read_at = monotonic()
-            elif not self._wait(self._can_read, timeout) or not self._items:
+            elif not self.wait_until(self.can_read, timeout) or not self.items:
                 return None
-            item = self._items.popleft()
+            item = self.items.popleft()
             if self._is_observed:
-                self._taken([item])
+                self.taken([item])
             return item
 
     def take(self, accept: Callable[[T], bool]) -> T | None:
@@ -133,34 +135,34 @@ class MessageQueue(Generic[T]):
 
         Several threads may take from one queue. ``accept`` is called under the queue's lock: the item that it accepts is taken.
         """
-        with self._changed:
+        with self.changed:
             while True:
-                for index, item in enumerate(self._items if self._can_read() else ()):
+                for index, item in enumerate(self.items if self.can_read() else ()):
                     if accept(item):
-                        del self._items[index]
-                        return self._taken([item])[0]
+                        del self.items[index]
+                        return self.taken([item])[0]
                 if self._closed:
                     return None
-                self._changed.wait()
+                self.changed.wait()
 
     def drain(self, limit: int | None = None) -> list[T]:
         """Return the items that are there now, at most ``limit`` of them, without waiting."""
-        with self._changed:
+        with self.changed:
             self.read_at = monotonic()
-            if not self._can_read():
+            if not self.can_read():
                 return []
-            if limit is None or limit >= len(self._items):
-                items = list(self._items)
-                self._items.clear()
+            if limit is None or limit >= len(self.items):
+                items = list(self.items)
+                self.items.clear()
             else:
-                items = [self._items.popleft() for _ in range(limit)]
-            return self._taken(items)
+                items = [self.items.popleft() for _ in range(limit)]
+            return self.taken(items)
 
-    def _wait(self, ready: Callable[[], Any], timeout: float | None = None) -> bool:
+    def wait_until(self, ready: Callable[[], Any], timeout: float | None = None) -> bool:
         """Wait until ``ready()``, under the lock; ``False`` at ``timeout``."""
         if not (is_ready := bool(ready())):
             self.read_at = math.inf
-            is_ready = bool(self._changed.wait_for(ready, timeout))
+            is_ready = bool(self.changed.wait_for(ready, timeout))
         self.read_at = monotonic()
         return is_ready
 
@@ -168,9 +170,10 @@ class MessageQueue(Generic[T]):
     def _is_observed(self) -> bool:
         return self.on_take is not None or self.tap is not None or self._most is not None
 
-    def _taken(self, items: list[T]) -> list[T]:
+    def taken(self, items: list[T]) -> list[T]:
+        """Tell those who observe the queue that its reader has taken ``items``, under the lock; return them."""
         if self._most is not None:
-            self._changed.notify_all()
+            self.changed.notify_all()
         if self.on_take is not None:
             self.on_take(items)
         if self.tap is not None:
@@ -179,37 +182,38 @@ class MessageQueue(Generic[T]):
 
     def remove(self, unwanted: Callable[[T], bool]) -> None:
         """Drop every queued item that ``unwanted`` accepts."""
-        with self._changed:
-            kept = [item for item in self._items if not unwanted(item)]
-            self._items.clear()
-            self._items.extend(kept)
-            self._changed.notify_all()
+        with self.changed:
+            kept = [item for item in self.items if not unwanted(item)]
+            self.items.clear()
+            self.items.extend(kept)
+            self.changed.notify_all()
 
     def has(self, wanted: Callable[[T], bool]) -> bool:
         """Return whether an item that ``wanted`` accepts is queued."""
-        with self._changed:
-            return any(map(wanted, self._items))
+        with self.changed:
+            return any(map(wanted, self.items))
 
-    def _can_read(self) -> bool:
-        return self._closed or (bool(self._items) and not self._held)
+    def can_read(self) -> bool:
+        """Return whether the reader need not wait. Under the lock."""
+        return self._closed or (bool(self.items) and not self._held)
 
     def hold(self, held: bool) -> None:
         """While ``held``, show the reader an empty queue: its outputs cannot be handed on now."""
         if held == self._held:
             return
-        with self._changed:
+        with self.changed:
             self._held = held
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def bound(self, most: int | None, drainer: int = 0) -> None:
         """Let :meth:`put` wait while ``most`` items are queued, but in the thread ``drainer``, which takes them; ``None``: no more."""
-        with self._changed:
+        with self.changed:
             self._most, self._drainer = most, drainer
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     @property
     def is_full(self) -> bool:
-        return self._most is not None and len(self._items) >= self._most
+        return self._most is not None and len(self.items) >= self._most
 
     @property
     def closed(self) -> bool:
@@ -217,9 +221,9 @@ class MessageQueue(Generic[T]):
 
     def close(self) -> None:
         """Wake every reader; later puts are dropped, what is queued can still be read."""
-        with self._changed:
+        with self.changed:
             self._closed = True
-            self._changed.notify_all()
+            self.changed.notify_all()
         if self.on_put is not None:
             self.on_put()
 

@@ -29,8 +29,8 @@ def take_pausing(message: IncomingMessage, paused: set[str]) -> None:
 class LoopScheduler(ABC):
     """A :class:`~omni_core.scheduling.base.Scheduler` whose states are touched by its own thread alone.
 
-    :meth:`abort` only notes the request and wakes the loop. A subclass asks :meth:`_is_aborted` before it takes a message in, puts
-    its output with :meth:`_put`, and calls :meth:`_drop_aborted` once per turn, after it has taken in everything that it has read
+    :meth:`abort` only notes the request and wakes the loop. A subclass asks :meth:`is_aborted` before it takes a message in, puts
+    its output with :meth:`put_out`, and calls :meth:`drop_aborted` once per turn, after it has taken in everything that it has read
     from the inbox: what was read before the abort can then begin nothing anew.
 
     Attributes:
@@ -52,7 +52,7 @@ class LoopScheduler(ABC):
         One turn is one call, so that an idle scheduler has no frame that keeps a payload, and its relay memory, alive.
         """
 
-    def _forget(self, request_id: str) -> None:  # noqa: B027 - optional hook
+    def forget(self, request_id: str) -> None:  # noqa: B027 - optional hook
         """Drop the state of an aborted request, if there is any."""
 
     def start(self) -> None:
@@ -68,18 +68,20 @@ class LoopScheduler(ABC):
             self._aborted.add(request_id)
         self.inbox.put(WAKE)
 
-    def _is_aborted(self, request_id: str) -> bool:
+    def is_aborted(self, request_id: str) -> bool:
+        """Return whether a request was aborted and not yet forgotten."""
         return request_id in self._aborted  # one operation of the interpreter, so without the lock
 
-    def _drop_aborted(self) -> None:
+    def drop_aborted(self) -> None:
+        """Forget the aborted requests."""
         if not self._aborted:
             return
         with self._lock:
             aborted, self._aborted = self._aborted, set()
         for request_id in sorted(aborted):  # the order of a set differs between the ranks of a stage
-            self._forget(request_id)
+            self.forget(request_id)
 
-    def _put(self, message: OutgoingMessage) -> None:
+    def put_out(self, message: OutgoingMessage) -> None:
         """Hand a message on, unless its request was aborted."""
-        if not self._is_aborted(message.request_id):
+        if not self.is_aborted(message.request_id):
             self.outbox.put(message)

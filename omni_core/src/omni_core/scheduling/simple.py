@@ -103,7 +103,7 @@ class SimpleScheduler(LoopScheduler):
             return False
         if first.request_id:
             self._run([message.data for message in self._batch(first) if message.type == "new_request"])
-        self._drop_aborted()
+        self.drop_aborted()
         return True
 
     def _batch(self, first: IncomingMessage) -> list[IncomingMessage]:
@@ -119,7 +119,7 @@ class SimpleScheduler(LoopScheduler):
         return batch
 
     def _run(self, batch: list[StagePayload]) -> None:
-        batch = [payload for payload in batch if not self._is_aborted(payload.request_id)]
+        batch = [payload for payload in batch if not self.is_aborted(payload.request_id)]
         self._batches += bool(batch)
         self._computed += len(batch)
         if self._batch_compute is not None and len(batch) > 1:
@@ -134,12 +134,12 @@ class SimpleScheduler(LoopScheduler):
             self._running = {}
             if results is not None:
                 for payload, result in results:
-                    self._put(OutgoingMessage(payload.request_id, "result", result))
+                    self.put_out(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:
-            if not self._is_aborted(payload.request_id):
+            if not self.is_aborted(payload.request_id):
                 self._running = {payload.request_id: time.monotonic()}
-                self._put(self._outcome(payload))  # no local: see _outcome
+                self.put_out(self._outcome(payload))  # no local: see _outcome
                 self._running = {}
 
     def _outcome(self, payload: StagePayload) -> OutgoingMessage:
@@ -158,14 +158,14 @@ class SimpleScheduler(LoopScheduler):
 
     def _stream(self, request_id: str, values: Generator[Any, None, Any]) -> Any:
         """Stream what a generator yields; the value that it returns."""
-        while not self._is_aborted(request_id):
+        while not self.is_aborted(request_id):
             self._running = {request_id: time.monotonic()}  # each value is a compute of its own
             try:
                 value = next(values)
             except StopIteration as end:
                 return end.value
             self._running = {}  # while it waits for readers it computes nothing
-            self._put(OutgoingMessage(request_id, "stream", value))
+            self.put_out(OutgoingMessage(request_id, "stream", value))
             if request_id in self._paused:
                 self._wait_for_readers(request_id)
         return values.close()
@@ -173,5 +173,5 @@ class SimpleScheduler(LoopScheduler):
     def _wait_for_readers(self, request_id: str) -> None:
         with self._resumed:
             self._resumed.wait_for(
-                lambda: request_id not in self._paused or self._is_aborted(request_id) or self.inbox.closed
+                lambda: request_id not in self._paused or self.is_aborted(request_id) or self.inbox.closed
             )

@@ -73,7 +73,7 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
 
     def emit(self, request_id: str, data: Any, target: str | None = None) -> None:
         """Stream a partial result."""
-        self._put(OutgoingMessage(request_id, "stream", data, target))
+        self.put_out(OutgoingMessage(request_id, "stream", data, target))
 
     # --- the scheduler contract ------------------------------------------------------------------------------------
     def turn(self) -> bool:
@@ -85,7 +85,7 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
             if self._take(each):
                 touched[each.request_id] = None
         # Not before: what was drained together with an aborted request's state must not begin it anew.
-        self._drop_aborted()
+        self.drop_aborted()
         self._advance(list(touched))
         return True
 
@@ -102,17 +102,26 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         missing += [f"the end of the stream from {source!r}" for source in open_sources]
         return " and ".join(missing)
 
+    @property
+    def running(self) -> int:
+        """Return how many requests have begun and are not finished."""
+        return len(self._requests)
+
+    def state_of(self, request_id: str) -> State:
+        """Return the state of a request that has begun."""
+        return self._requests[request_id].state
+
     def is_whole(self, request_id: str) -> bool:
         """Return whether everything of a request has come."""
         return self._complete(self._requests[request_id])
 
-    def _forget(self, request_id: str) -> None:
+    def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
         self.unfinished.pop(request_id, None)
 
     def _take(self, message: IncomingMessage) -> bool:
         request_id = message.request_id
-        if not request_id or self._is_aborted(request_id):
+        if not request_id or self.is_aborted(request_id):
             return False
         try:
             progress = self._requests.get(request_id)
@@ -147,8 +156,8 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
             except BaseException as error:
                 self._fail(request_id, error)
                 continue
-            self._forget(request_id)
-            self._put(OutgoingMessage(request_id, "result", result))
+            self.forget(request_id)
+            self.put_out(OutgoingMessage(request_id, "result", result))
 
     def _complete(self, progress: _Progress[State]) -> bool:
         return progress.has_payload and self._needed(progress) <= progress.done
@@ -157,5 +166,5 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         return set(self._sources) or {progress.payload_source}
 
     def _fail(self, request_id: str, error: BaseException) -> None:
-        self._forget(request_id)
-        self._put(OutgoingMessage(request_id, "error", error))
+        self.forget(request_id)
+        self.put_out(OutgoingMessage(request_id, "error", error))

@@ -26,6 +26,6 @@ def omni_services() -> list[ServiceComponent]:
     """Return admission by objectives."""
     return [
         ServiceComponent(
-            "objectives", "omni_planner.admission:machine_of", "requests wait or are refused", slot="admission"
+            "objectives", "omni_planner.admission.options:policy_of", "requests wait or are refused", slot="admission"
         )
     ]

@@ -80,6 +80,10 @@ class PulledRelay(Relay):
     """See the module. Each direction has a pool of ``slot_size_mb * credits`` MiB, made at first use.
 
     A subclass implements the methods below "the backend"; the core calls them on the event loop.
+
+    Attributes:
+        reads: those that have not ended.
+        closed: true from the begin of :meth:`close`.
     """
 
     has_empty = True
@@ -101,12 +105,12 @@ class PulledRelay(Relay):
         self._source: Memory | None = None
         self._target: Memory | None = None
         self._is_open = False
-        self._reads: list[Read] = []
+        self.reads: list[Read] = []
         self._finishing: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Future[None] | None = None
         self._abandoned: list[tuple[Read, Block]] = []
         self._last_event = self._hurried = 0.0
-        self._closed = False
+        self.closed = False
         self.token = os.urandom(TOKEN_BYTES)
 
     # --- the backend -------------------------------------------------------------------------------------------------
@@ -235,9 +239,9 @@ class PulledRelay(Relay):
             self._received.free(block)
             raise
         read = Read(peer, remote, token, key, handle, asyncio.get_running_loop().create_future())
-        self._reads.append(read)
+        self.reads.append(read)
         self._look_at(read)
-        if read in self._reads:
+        if read in self.reads:
             self._poll()
         finish = asyncio.ensure_future(self._finish(read, self._target, block, destination, mark))
         self._finishing.add(finish)
@@ -251,7 +255,7 @@ class PulledRelay(Relay):
         """Wait for the read, verify the markers, and copy the bytes out."""
         try:
             await read.done
-            if self._closed:
+            if self.closed:
                 raise RelayError("the relay was closed")
             whole = memory.part(block.offset, block.nbytes)
             marks = memoryview(bytearray(2 * MARK_BYTES))
@@ -263,7 +267,7 @@ class PulledRelay(Relay):
             copy(destination, whole[MARK_BYTES : block.nbytes - MARK_BYTES])
             wait_for_device(destination)  # the next read may write there
         finally:
-            if not self._closed:
+            if not self.closed:
                 self._let_go(read, block)
 
     def _let_go(self, read: Read, block: Block) -> None:
@@ -292,7 +296,7 @@ class PulledRelay(Relay):
 
     async def _progress(self) -> None:
         """Poll for acknowledgements and finished reads while any are expected."""
-        while not self._closed and (self._sent.offered or self._reads or self._abandoned):
+        while not self.closed and (self._sent.offered or self.reads or self._abandoned):
             if self.look():
                 self._last_event = time.monotonic()
             now = time.monotonic()
@@ -303,21 +307,21 @@ class PulledRelay(Relay):
         """Process acknowledgements and finished reads now. Return True if there were any. Backends that are notified of
         events call it.
         """
-        if self._closed:
+        if self.closed:
             return False
-        before = len(self._reads)
+        before = len(self.reads)
         happened = False
         for key in self.acknowledged():
             block = self._sent.get(key)
             if block is not None and block.offered:
                 self._sent.free(block)
                 happened = True
-        for read in list(self._reads):
+        for read in list(self.reads):
             self._look_at(read)
         abandoned, self._abandoned = self._abandoned, []
         for read, block in abandoned:
             self._let_go(read, block)
-        return happened or len(self._reads) < before
+        return happened or len(self.reads) < before
 
     def _look_at(self, read: Read) -> None:
         try:
@@ -329,7 +333,7 @@ class PulledRelay(Relay):
             self._end(read, None)
 
     def _end(self, read: Read, error: RelayError | None) -> None:
-        self._reads.remove(read)
+        self.reads.remove(read)
         if read.done.done():
             return
         if error is None:
@@ -353,7 +357,7 @@ class PulledRelay(Relay):
     # --- both --------------------------------------------------------------------------------------------------------
     def cleanup(self, request_id: str) -> None:
         memory = self._source
-        if memory is None or self._closed:
+        if memory is None or self.closed:
             return
         for block in self._sent.of(request_id):
             for offset in (block.offset, block.offset + block.nbytes - MARK_BYTES):  # late readers check either marker
@@ -364,13 +368,13 @@ class PulledRelay(Relay):
         return {"bytes_in_use": float(self._sent.bytes_in_use), "slots_in_use": float(len(self._sent))}
 
     def close(self) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         if self._poller is not None:
             self._poller.cancel()
         under_way = bool(self._abandoned)
-        for read in list(self._reads):
+        for read in list(self.reads):
             under_way |= not self.give_up(read)
             self._end(read, RelayError("the relay was closed"))
         self._sent.close()
@@ -386,7 +390,7 @@ class PulledRelay(Relay):
                 self._target.close()
 
     def _open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise RelayError("the relay is closed")
         if not self._is_open:
             self.open_engine()

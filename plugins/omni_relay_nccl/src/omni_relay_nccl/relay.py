@@ -105,7 +105,7 @@ class NcclRelay(PulledRelay):
 
     def close(self) -> None:
         """Close. The threads end first, so that nothing writes to the pools after that."""
-        if not self._closed:
+        if not self.closed:
             sides: list[Outgoing | Incoming] = [*self._readers, *self._sources.values()]
             for side in sides:
                 side.close()

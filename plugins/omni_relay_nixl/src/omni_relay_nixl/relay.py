@@ -125,7 +125,7 @@ class NixlRelay(PulledRelay):
         """Handle a peer's answer: poll too, and repeat while a read makes progress."""
         self.look()
         left = self._rounds.pop(bell, 0)
-        if left and any(read.peer[3] == bell for read in self._reads):
+        if left and any(read.peer[3] == bell for read in self.reads):
             self._rounds[bell] = left - 1
             self._ring(bell, tell=True)
 

@@ -9,8 +9,10 @@ from typing import Any, Self
 from attrs import frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.coordinator.turns import AdmissionPolicy
+from omni_core.errors import ConfigError, did_you_mean, is_interrupt, message_of
 from omni_core.interface import SPEECH, VOCODER
+from omni_core.references import load
 
 TEXT, SOUND = "ttft", "ttfa"
 """Names of objectives, the same as of ``omni plan --slo``: the first output of stages that make text, and of the one that makes sound."""
@@ -26,7 +28,7 @@ class Options:
         objectives: by terminal stage, the seconds in which the first output of a streamed reply is wanted.
         wait: the seconds that a request may wait for its turn, after which the objective counts; ``None``: as long as it
             can still be met from the request's arrival.
-        policy: reference of what makes an :class:`~omni_planner.admission.policy.AdmissionPolicy` out of these.
+        policy: reference of what makes an :class:`~omni_core.coordinator.turns.AdmissionPolicy` out of these.
     """
 
     objectives: Mapping[str, float]
@@ -70,3 +72,21 @@ class Options:
 
 def _is_seconds(value: Any, least: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
+
+
+def policy_of(config: PipelineConfig) -> AdmissionPolicy:
+    """Return the policy of a pipeline with ``admission``.
+
+    Raises:
+        ConfigError: a setting is wrong, or its policy cannot be made.
+    """
+    options = Options.of(config)
+    try:
+        policy: AdmissionPolicy = load(options.policy)(options)
+    except ConfigError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise ConfigError(f"admission.policy: {options.policy!r}: {message_of(error, with_type=True)}") from error
+    return policy

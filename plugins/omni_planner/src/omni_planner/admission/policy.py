@@ -1,4 +1,4 @@
-"""The decision whether a request may begin now: the contract of policies, and ours by objectives. It does no IO and reads no clock."""
+"""The decision whether a request may begin now, by objectives. It does no IO and reads no clock."""
 
 from __future__ import annotations
 
@@ -14,37 +14,6 @@ from omni_planner.admission.options import Options
 _ROUNDING = 1e-9
 
 NEVER = math.inf
-
-
-class AdmissionPolicy(Protocol):
-    """Says when requests may begin. One thread calls it; times are seconds of one clock.
-
-    ``stages``: the terminal stages that answer the request, which tell its kind. Made with the :class:`Options` of the config.
-    """
-
-    def begins(self, stages: Group, came: float, now: float) -> float:
-        """Return when a request may begin if nothing else happens before: ``now`` for at once, infinity for never. With nothing in
-        flight it is ``now``, so that every request has its turn.
-        """
-        ...
-
-    def latest(self, stages: Group, came: float) -> float:
-        """Return the moment after which a request that has not begun is refused; infinity: it waits as long as it takes, and overtakes
-        those that wait for their turn when it may begin.
-        """
-        ...
-
-    def begun(self, name: str, stages: Group, came: float, now: float, *, is_heard: bool) -> None:
-        """Take in the beginning of a request. ``is_heard``: :meth:`heard` will tell its outputs, because it is streamed."""
-        ...
-
-    def heard(self, name: str, stage: str, now: float) -> None:
-        """Take in the first output of a stage for a request."""
-        ...
-
-    def ended(self, name: str, now: float) -> None:
-        """Forget a request; an unknown one is ignored."""
-        ...
 
 
 class Estimator(Protocol):
@@ -99,7 +68,7 @@ class Objectives:
     _now: float = 0.0
 
     def begins(self, stages: Group, came: float, now: float) -> float:
-        """See :class:`AdmissionPolicy`."""
+        """See :class:`~omni_core.coordinator.turns.AdmissionPolicy`."""
         wanted = self._wanted(stages)
         if not self._requests or not wanted:
             return now
@@ -122,7 +91,7 @@ class Objectives:
         return begin
 
     def latest(self, stages: Group, came: float) -> float:
-        """See :class:`AdmissionPolicy`."""
+        """See :class:`~omni_core.coordinator.turns.AdmissionPolicy`."""
         wanted = self._wanted(stages)
         if self.options.wait is not None:
             return came + self.options.wait if wanted else NEVER
@@ -130,7 +99,7 @@ class Objectives:
         return min((came + each - self.estimates.seconds(name, nobody) for name, each in wanted.items()), default=NEVER)
 
     def begun(self, name: str, stages: Group, came: float, now: float, *, is_heard: bool) -> None:
-        """See :class:`AdmissionPolicy`."""
+        """See :class:`~omni_core.coordinator.turns.AdmissionPolicy`."""
         self._advance(now)
         wanted, found = self._wanted(stages), self._found()
         self._numbers += 1
@@ -149,7 +118,7 @@ class Objectives:
         )
 
     def heard(self, name: str, stage: str, now: float) -> None:
-        """See :class:`AdmissionPolicy`."""
+        """See :class:`~omni_core.coordinator.turns.AdmissionPolicy`."""
         request = self._requests.get(name)
         if request is None or stage not in request.due:
             return
@@ -161,7 +130,7 @@ class Objectives:
             self.estimates.observe(stage, Company(request.waiting, request.begun, later), seconds)
 
     def ended(self, name: str, now: float) -> None:
-        """See :class:`AdmissionPolicy`."""
+        """See :class:`~omni_core.coordinator.turns.AdmissionPolicy`."""
         self._advance(now)
         ended = self._requests.pop(name, None)
         if ended is not None:

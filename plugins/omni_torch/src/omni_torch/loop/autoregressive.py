@@ -114,7 +114,7 @@ class AutoregressiveLoop(LoopScheduler):
             return False
         for message in self.inbox.drain():
             self._receive(message)
-        self._drop_aborted()
+        self.drop_aborted()
         result = self._policy.step()
         if result is None:
             following = self.inbox.get()
@@ -133,7 +133,7 @@ class AutoregressiveLoop(LoopScheduler):
         name = message.request_id
         if not name and message.metadata == FLUSH.metadata:
             self._policy.forget()
-        if not name or self._is_aborted(name):
+        if not name or self.is_aborted(name):
             take_pausing(message, self.paused)
             return
         running = self._requests.setdefault(name, None)
@@ -153,11 +153,11 @@ class AutoregressiveLoop(LoopScheduler):
 
     def _emit(self, request: ARRequest, token: int) -> None:
         """Stream a new token's messages; finish the request if it was its last."""
-        if self._is_aborted(request.request_id):
+        if self.is_aborted(request.request_id):
             return  # dropped in the next turn
         try:
             for message in self._runner.emit(request, token):
-                self._put(message)
+                self.put_out(message)
             if request.finish_reason is not None:
                 self._finish(request)
             elif not request.output_ids:  # its runner has extended it
@@ -180,14 +180,14 @@ class AutoregressiveLoop(LoopScheduler):
     # --- ends --------------------------------------------------------------------------------------------------------
     def _finish(self, request: ARRequest) -> None:
         result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
-        self._forget(request.request_id)
-        self._put(result)
+        self.forget(request.request_id)
+        self.put_out(result)
 
     def _fail(self, request_id: str, error: BaseException) -> None:
-        self._forget(request_id, failed=True)
-        self._put(OutgoingMessage(request_id, "error", error))
+        self.forget(request_id, failed=True)
+        self.put_out(OutgoingMessage(request_id, "error", error))
 
-    def _forget(self, request_id: str, failed: bool = False) -> None:
+    def forget(self, request_id: str, failed: bool = False) -> None:
         self._policy.remove(request_id, failed)
         if request_id in self._requests:
             del self._requests[request_id]

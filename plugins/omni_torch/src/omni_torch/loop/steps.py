@@ -96,12 +96,12 @@ class StepScheduler(LoopScheduler, Generic[State]):
             return False
         for message in self.inbox.drain():
             self._take(message)
-        self._drop_aborted()
+        self.drop_aborted()
         while self._waiting and len(self._states) < self._max_running:
             request_id = next(iter(self._waiting))
             self._begin(request_id, self._waiting.pop(request_id))
         self._step()
-        self._drop_aborted()
+        self.drop_aborted()
         return True
 
     def statistics(self) -> dict[str, float]:
@@ -118,7 +118,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         """Return the requests of the running step, with the ``time.monotonic()`` of its begin. From any thread."""
         return self._computing
 
-    def _forget(self, request_id: str) -> None:
+    def forget(self, request_id: str) -> None:
         self._waiting.pop(request_id, None)
         self._remove(request_id)
 
@@ -128,7 +128,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
 
     def _take(self, message: IncomingMessage) -> None:
         take_pausing(message, self._paused)
-        if isinstance(message.data, StagePayload) and not self._is_aborted(message.request_id):
+        if isinstance(message.data, StagePayload) and not self.is_aborted(message.request_id):
             self._waiting[message.request_id] = message.data
 
     def _begin(self, request_id: str, payload: StagePayload) -> None:
@@ -151,7 +151,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         if stepped is None:
             stepped = {}
             for request_id in batch:
-                if not self._is_aborted(request_id):
+                if not self.is_aborted(request_id):
                     stepped |= self._stepped_together([request_id], failures) or {}
         for request_id in list(failures):  # no frame of an error's traceback may keep the error
             self._fail(request_id, failures.pop(request_id))
@@ -186,12 +186,12 @@ class StepScheduler(LoopScheduler, Generic[State]):
         return dict(zip(batch, states, strict=True))
 
     def _after_step(self, request_id: str, state: State) -> None:
-        if self._is_aborted(request_id):
+        if self.is_aborted(request_id):
             return
         try:
             shown = self.progress(state)
             if shown is not None:
-                self._put(OutgoingMessage(request_id, "stream", shown))
+                self.put_out(OutgoingMessage(request_id, "stream", shown))
             self._keep(request_id, state)
         except BaseException as error:
             self._fail(request_id, error)
@@ -205,7 +205,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self._remove(request_id)
         result = self.finish(state)
         self._computed += 1
-        self._put(OutgoingMessage(request_id, "result", result))
+        self.put_out(OutgoingMessage(request_id, "result", result))
 
     def _remove(self, request_id: str) -> None:
         self._states.pop(request_id, None)
@@ -214,7 +214,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._remove(request_id)
-        self._put(OutgoingMessage(request_id, "error", error))
+        self.put_out(OutgoingMessage(request_id, "error", error))
 
 
 def _are_equal(key: Hashable, other: Hashable) -> bool:

@@ -108,34 +108,34 @@ class LeaderInbox(RankInbox):
             CodecError, TransportError: the item cannot be sent to the other ranks; it has not been queued.
         """
         body = encode(item)
-        with self._changed:
-            if self._closed:
+        with self.changed:
+            if self.closed:
                 return
             number = self._count = self._count + 1
         try:
             self._publish(ItemMessage(self._stage, number, body))
         except BaseException:
-            with self._changed:
+            with self.changed:
                 self._removed.append(number)  # some followers may have it
             raise
-        with self._changed:
-            if not self._closed:
+        with self.changed:
+            if not self.closed:
                 self._numbers.append(number)
                 super().put(item)
 
     def request_abort(self, request_id: str) -> None:
         """Abort a request at the scheduler's next look. From any thread."""
-        with self._changed:
+        with self.changed:
             self._aborts.append(request_id)
-            self._changed.notify()
+            self.changed.notify()
 
     def get(self, timeout: float | None = None) -> IncomingMessage | None:
         while True:
-            with self._changed:
-                self._wait(lambda: self._can_read() or self._aborts, timeout)
-                if self._closed and not self._items:
+            with self.changed:
+                self.wait_until(lambda: self.can_read() or self._aborts, timeout)
+                if self.closed and not self.items:
                     return None
-                timed_out = not self._can_read() and not self._aborts
+                timed_out = not self.can_read() and not self._aborts
             if timed_out:
                 self.moment = time.monotonic()
                 self._publish(WorkMessage(self._stage, timed_out=True, moment=self.moment))
@@ -145,12 +145,12 @@ class LeaderInbox(RankInbox):
                 return items[0]
 
     def drain(self, limit: int | None = None) -> list[IncomingMessage]:
-        with self._changed:
+        with self.changed:
             aborts, self._aborts = self._aborts, []
         self.moment = time.monotonic()
         for request_id in aborts:
             self._abort(request_id)
-        with self._changed:
+        with self.changed:
             items = super().drain(limit)
             taken = [self._numbers.popleft() for _ in items]
             removed, self._removed = self._removed, []
@@ -158,11 +158,11 @@ class LeaderInbox(RankInbox):
         return items
 
     def remove(self, unwanted: Callable[[IncomingMessage], bool]) -> None:
-        with self._changed:
-            queued = zip(self._items, self._numbers, strict=True)
+        with self.changed:
+            queued = zip(self.items, self._numbers, strict=True)
             kept = [(item, number) for item, number in queued if not unwanted(item)]
             self._removed += set(self._numbers) - {number for _, number in kept}
-            self._items = deque(item for item, _ in kept)
+            self.items = deque(item for item, _ in kept)
             self._numbers = deque(number for _, number in kept)
 
 
@@ -182,12 +182,12 @@ class FollowerInbox(RankInbox):
             CodecError: an item cannot be read here; this rank cannot go on.
         """
         item: Any = decode(message.body) if isinstance(message, ItemMessage) else None
-        with self._changed:
+        with self.changed:
             if isinstance(message, ItemMessage):
                 self._arrived[message.number] = item
             else:
                 self._looks.append(message)
-            self._changed.notify()
+            self.changed.notify()
 
     def put(self, item: IncomingMessage) -> None:
         return
@@ -205,8 +205,8 @@ class FollowerInbox(RankInbox):
 
     def _take_look(self) -> tuple[bool, list[IncomingMessage]]:
         """Wait for the next look of rank 0. Returns True if that ended by its timeout, and the items that it gave."""
-        with self._changed:
-            self._wait(lambda: self._closed or self._has_look())
+        with self.changed:
+            self.wait_until(lambda: self.closed or self._has_look())
             if not self._has_look():
                 return False, []
             look = self._looks.popleft()
@@ -218,7 +218,7 @@ class FollowerInbox(RankInbox):
             self._abort(request_id)
         if self.tap is not None:
             self.tap("put", items)
-        return look.timed_out, self._taken(items)
+        return look.timed_out, self.taken(items)
 
     def _has_look(self) -> bool:
         """The next look has come, with all its items: they travel by another thread of rank 0."""

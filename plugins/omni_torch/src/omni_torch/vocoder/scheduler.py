@@ -166,7 +166,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         if not self.unfinished and self._starts == math.inf:
             self._held = set()
             return failures
-        due = {name: states[name] for name in self.unfinished if not self._is_aborted(name)}
+        due = {name: states[name] for name in self.unfinished if not self.is_aborted(name)}
         now = self.clock()
         if now >= self._starts:
             self._start(now)
@@ -210,8 +210,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             self._playout.end(request_id)
         return self._whole(state)
 
-    def _forget(self, request_id: str) -> None:
-        super()._forget(request_id)
+    def forget(self, request_id: str) -> None:
+        super().forget(request_id)
         self._heard.pop(request_id, None)
         if self._policy is not None and self._playout is not None:
             self._playout.forget(request_id)
@@ -292,7 +292,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             pieces = [piece]
             if self._playout is not None:
                 seconds = len(wave) / self._vocoder.sample_rate
-                pieces = self._playout.add(request_id, piece, seconds, len(self._requests), now)
+                pieces = self._playout.add(request_id, piece, seconds, self.running, now)
             for each in pieces:
                 self._send(request_id, state, each, now)
 
@@ -301,9 +301,9 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         """Send the first sound of the requests whose time has come."""
         if self._playout is None:
             return
-        ready, self._starts = self._playout.due(len(self._requests), now)
+        ready, self._starts = self._playout.due(self.running, now)
         for name, piece in ready:
-            self._send(name, self._requests[name].state, piece, now)
+            self._send(name, self.state_of(name), piece, now)
 
     def _send(self, request_id: str, state: _Sound[Stream], piece: AudioChunk, now: float) -> None:
         if state.until is not None:

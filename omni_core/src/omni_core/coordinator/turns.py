@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Action
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, TrackedRequest
-from omni_core.errors import ConfigError, OmniError, OverloadedError, contained, is_interrupt, message_of
-from omni_core.references import load
-from omni_planner.admission.options import Options
-from omni_planner.admission.policy import AdmissionPolicy
+from omni_core.errors import OmniError, OverloadedError, contained
 
 _SHORTEST, _LONGEST = 0.1, 60.0
 """Bounds of a hint when to retry, in seconds."""
 
 _LATER = 1e-6
 """Seconds by which a timer rings late, so that rounding does not make it ring again."""
+
+
+class AdmissionPolicy(Protocol):
+    """Says when requests may begin. One thread calls it; times are seconds of one clock.
+
+    ``stages``: the terminal stages that answer the request, which tell its kind.
+    """
+
+    def begins(self, stages: frozenset[str], came: float, now: float) -> float:
+        """Return when a request may begin if nothing else happens before: ``now`` for at once, infinity for never. With nothing in
+        flight it is ``now``, so that every request has its turn.
+        """
+
+    def latest(self, stages: frozenset[str], came: float) -> float:
+        """Return the moment after which a request that has not begun is refused; infinity: it waits as long as it takes, and overtakes
+        those that wait for their turn when it may begin.
+        """
+
+    def begun(self, name: str, stages: frozenset[str], came: float, now: float, *, is_heard: bool) -> None:
+        """Take in the beginning of a request. ``is_heard``: :meth:`heard` will tell its outputs, because it is streamed."""
+
+    def heard(self, name: str, stage: str, now: float) -> None:
+        """Take in the first output of a stage for a request."""
+
+    def ended(self, name: str, now: float) -> None:
+        """Forget a request; an unknown one is ignored."""
 
 
 class AdmittingMachine(RequestMachine):
@@ -139,21 +159,3 @@ class _Contained:
 
 
 _WHAT = "the policy of `admission`"
-
-
-def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
-    """Return what makes the state machine of the requests of a pipeline with ``admission``.
-
-    Raises:
-        ConfigError: a setting is wrong, or its policy cannot be made.
-    """
-    options = Options.of(config)
-    try:
-        policy: AdmissionPolicy = load(options.policy)(options)
-    except ConfigError:
-        raise
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        raise ConfigError(f"admission.policy: {options.policy!r}: {message_of(error, with_type=True)}") from error
-    return partial(AdmittingMachine, policy=policy)
