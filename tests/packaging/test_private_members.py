@@ -55,8 +55,8 @@ def members(node: ast.ClassDef) -> Iterator[str]:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield each.name
         yield from (target.id for target in targets(each) if isinstance(target, ast.Name))
-    for each in ast.walk(node):
-        yield from (name for target in targets(each) if isinstance(target, ast.Attribute) for name in of_self(target))
+    assigned = [target for each in ast.walk(node) for target in targets(each) if isinstance(target, ast.Attribute)]
+    yield from (name for target in assigned for name in of_self(target))
 
 
 @cache

@@ -10,7 +10,7 @@ from os import fspath
 from symtable import symtable
 from typing import Any
 
-from omni_core.errors import ConfigError, PluginError, did_you_mean
+from omni_core.errors import ConfigError, did_you_mean
 
 
 def normalize(reference: str) -> str:
@@ -43,18 +43,6 @@ def load(reference: str) -> Any:
         except AttributeError:
             raise ConfigError(f"{reference!r}: module {module_name!r} has no attribute {attribute!r}") from None
     return value
-
-
-def load_plugin(reference: str, missing: str) -> Any:
-    """Import what ``reference`` names in a distribution that may not be installed; ``missing``: what needs it, and how to install it.
-
-    Raises:
-        PluginError: it is not installed.
-    """
-    try:
-        return load(reference)
-    except ImportError as error:
-        raise PluginError(f"{missing} ({error})") from None
 
 
 def imported(name: str) -> Any:

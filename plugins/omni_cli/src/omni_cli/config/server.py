@@ -8,7 +8,6 @@ import click
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import OmniError
-from omni_core.references import load_plugin
 from omni_core.services import ADMISSION
 
 
