@@ -150,6 +150,19 @@ CONTRACTS = {
         "omni_torch.vocoder.scheduler:Vocoder",
         "omni_torch.operations.kernels:Operation",
     ],
+    "Services": [
+        "omni_core.services:Fitting",
+        "omni_core.services:ForkServer",
+        "omni_core.services:Limits",
+        "omni_core.services:MediaReader",
+        "omni_core.services:Profiles",
+        "omni_core.services:Ranks",
+        "omni_core.services:ShellCompletion",
+        "omni_core.services:StageProcess",
+        "omni_core.coordinator.turns:AdmissionPolicy",
+        "omni_core.launch.running:RunningOperations",
+        "omni_core.observe.telemetry:Telemetry",
+    ],
 }
 """Reference pages by heading: what authors of plugins implement or call."""
 

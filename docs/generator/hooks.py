@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from generator.text import constants, field_table, markdown, page, prose
-from omni_core import hookspecs
+from omni_core import hookspecs, services
 
 
 def hooks_page() -> str:
@@ -44,7 +44,21 @@ def hooks_page() -> str:
             parts.append(f"A `{base.__name__}` with further fields, which are given by name.")
         parts.append(field_table(cls))
     parts.append(f"`Probe = {probe_type()}`: {markdown(documented['Probe'][1])}")
+    parts += ["## Slots of services", markdown((inspect.getdoc(services) or "").partition("\n\n")[2]), slot_table()]
     return page(parts)
+
+
+def slot_table() -> str:
+    """Return a table of the slots: what the target of a service must be, and what it is for."""
+    targets = services.__annotations__
+    rows = [
+        f"| `{value.name}` | `{targets[name].removeprefix('Slot[').removesuffix(']')}` | {markdown(text)} |"
+        for name, value, text in constants(services)
+        if isinstance(value, services.Slot)
+    ]
+    imports = next(text for name, _, text in constants(services) if name == "IMPORTS")
+    rows.append(f"| `{services.IMPORTS}` | `Mapping[str, str]` | {markdown(imports)} |")
+    return "\n".join(["| slot | target | |", "|---|---|---|", *(row.replace("\n", " ") for row in sorted(rows))])
 
 
 def return_type(function: Any) -> str:

@@ -8,6 +8,7 @@ Of several that can work, the one with the highest preference is used. Stage pro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from attrs import frozen
@@ -55,20 +56,7 @@ class Slot(Generic[T]):
         Raises:
             PluginError: two have the same name, or the same preference; the message names both plugins.
         """
-        registry = registry or load_plugins()
-        best = sorted(
-            ((each, record) for each, record in self._provided(registry) if problem_of(each) is None),
-            key=lambda pair: pair[0].preference,
-        )[-2:]
-        if not best:
-            return None
-        if best[0][0].preference == best[-1][0].preference and len(best) > 1:
-            owners = " and ".join(f"{each.name!r} of plugin {record.title}" for each, record in best)
-            raise PluginError(
-                f"the service {self.name!r} is provided twice, by {owners}; "
-                f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={best[-1][1].name}"
-            )
-        return normalize(registry.get("omni_services", best[-1][0].name).target)
+        return _used(self.name, registry or load_plugins())
 
     def load(self, registry: PluginRegistry | None = None) -> T | None:
         """Import the service that is used; ``None``: there is none. Raises PluginError as :meth:`reference`."""
@@ -113,25 +101,43 @@ class Slot(Generic[T]):
     def missing(self, what: str, registry: PluginRegistry | None = None) -> PluginError:
         """Return the error that ``what`` cannot do without the service. In a stage process, without a registry."""
         advice = comes_with("services", self.name, records=registry.records if registry is not None else ())
-        provided = self._provided(registry) if registry is not None else []
+        provided = _provided(self.name, registry) if registry is not None else []
         reasons = "".join(f"; {each.name!r}: {problem}" for each, _ in provided if (problem := problem_of(each)))
         which = f"which comes with {advice}" if advice and not reasons else "which no plugin provides"
         return PluginError(f"{what} the service {self.name!r}, {which}{reasons}")
 
-    def _provided(self, registry: PluginRegistry) -> list[tuple[ServiceComponent, PluginRecord]]:
-        return [
-            (component, record)
-            for component, record in registry.components("omni_services")
-            if isinstance(component, ServiceComponent) and component.slot == self.name
-        ]
+
+def _provided(slot: str, registry: PluginRegistry) -> list[tuple[ServiceComponent, PluginRecord]]:
+    return [
+        (component, record)
+        for component, record in registry.components("omni_services")
+        if isinstance(component, ServiceComponent) and component.slot == slot
+    ]
+
+
+@lru_cache(maxsize=64)  # it is asked for each request with media
+def _used(slot: str, registry: PluginRegistry) -> str | None:
+    able = [each for each in _provided(slot, registry) if problem_of(each[0]) is None]
+    best = sorted(able, key=lambda each: each[0].preference)[-2:]
+    if len(best) == 2 and best[0][0].preference == best[1][0].preference:
+        owners = " and ".join(f"{service.name!r} of plugin {record.title}" for service, record in best)
+        raise PluginError(
+            f"the service {slot!r} is provided twice, by {owners}; "
+            f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={best[1][1].name}"
+        )
+    return normalize(registry.get("omni_services", best[-1][0].name).target) if best else None
 
 
 class Fitting(Protocol):
+    """Fits a config to the machine of this process."""
+
     def __call__(self, config: PipelineConfig, located: Callable[[str], str]) -> PipelineConfig:
         """Return the config with the devices and budgets that it leaves open. Raises DoesNotFitError, ConfigError."""
 
 
 class Limits(Protocol):
+    """Checks what a request brings."""
+
     def __call__(self, limits: Mapping[str, int], inputs: Any) -> None:
         """Raise InvalidRequestError if the inputs of a request bring more than the limits allow."""
 
@@ -197,6 +203,8 @@ class StageProcess(Protocol):
 
 
 class Profiles(Protocol):
+    """Makes both halves of a profile."""
+
     def process(self, spec: ProcessSpec, outbound: Outbound, parts: Callable[[], Mapping[str, StageThread]]) -> Any:
         """Make the profile of a stage process, whose ``handle(message)`` takes each ProfileMessage on the event loop."""
 
