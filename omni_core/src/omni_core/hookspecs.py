@@ -23,14 +23,14 @@ fails takes none of the others with it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import pluggy
-from attrs import field, fields, frozen
+from attrs import field, frozen
 
-from omni_core.errors import ConfigError
+from omni_core.component_checks import SlotName as SlotName
+from omni_core.component_checks import check_fields
 from omni_core.interface import Interface, Parameter
-from omni_core.references import normalize
 
 hookimpl = pluggy.HookimplMarker("omni")
 """Marks a function of a plugin's module as the implementation of the hook of its name."""
@@ -55,24 +55,6 @@ def works(answer: str | None) -> bool:
 
 Reference = str
 """``"package.module:attribute"``: imported only where it is used."""
-
-
-def _strings(value: Any) -> bool:
-    return all(isinstance(each, str) for each in value)
-
-
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "str": (lambda value: isinstance(value, str), "a string"),
-    "bool": (lambda value: isinstance(value, bool), "True or False"),
-    "int": (lambda value: type(value) is int, "a whole number"),
-    "tuple[str, ...]": (lambda value: isinstance(value, tuple | list) and _strings(value), "a tuple of strings"),
-    "dict[str, str]": (lambda each: isinstance(each, dict) and _strings([*each, *each.values()]), "a dict of strings"),
-    "Probe | None": (lambda value: value is None or callable(value), "a function without arguments, or None"),
-    "SlotName": (lambda value: value in get_args(SlotName), "a slot of omni_core.services"),
-    "Reference": (lambda value: isinstance(value, str), '"package.module:attribute"'),
-    "Reference | None": (lambda value: value is None or isinstance(value, str), '"package.module:attribute", or None'),
-}
-"""By the annotation of a component's field: a test of its value, and the words for what it must be."""
 
 
 @frozen
@@ -100,18 +82,7 @@ class Component:
     conformance: Reference | None = field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Check every field where its value was written, not where it is used."""
-        for attribute in fields(type(self)):
-            value, kind = getattr(self, attribute.name), str(attribute.type)
-            good, expected = _CHECKS.get(kind, (lambda value: True, ""))
-            if not good(value):
-                where = f"{type(self).__name__} {self.name!r}: {attribute.name}"
-                raise TypeError(f"{where} must be {expected}, is {value!r}")
-            if kind.startswith("Reference") and value is not None:
-                try:
-                    normalize(value)
-                except ConfigError as error:
-                    raise ConfigError(f"{type(self).__name__} {self.name!r}: {attribute.name}: {error}") from None
+        check_fields(self, self.name)
         if not self.name:
             raise TypeError(f"{type(self).__name__}: name must not be empty")
 
@@ -210,13 +181,6 @@ class PipelineComponent(Component):
     interface_from: Reference | None = field(default=None, kw_only=True)
     config_folder_fn: Reference | None = field(default=None, kw_only=True)
     presets: Reference | None = field(default=None, kw_only=True)
-
-
-SlotName = Literal[
-    "admission", "fitting", "fork-server", "imports", "kernels", "limits", "media", "mutation-seal", "operations", "profiles", "ranks",
-    "shell-completion", "sources", "stage-process", "telemetry",
-]  # fmt: skip
-"""The slots of services; :mod:`omni_core.services` says what fills each."""
 
 
 @frozen
