@@ -1,4 +1,4 @@
-"""What users of omni see by name: components, keys of files, commands and their options, the server's interface, metrics, variables.
+"""The names that users of omni meet: components, keys of files, commands and their options, the server's interface, metrics, variables.
 
 ``python tests/guards/snapshot.py --write FILE`` writes it, ``--diff FILE`` prints one line for each entry that was added or removed since
 and exits with 1 if there is one. It asks what is installed; modules are found by what they define, so that they may move.
@@ -198,7 +198,7 @@ def shown_default(option: click.Option) -> str:
 
 
 class NoPipe:
-    """What an application needs of a pipeline to be made."""
+    """The part of a pipeline that an application needs to be made."""
 
     def __init__(self) -> None:
         schema = sys.modules[located(r"^class (PipelineConfig)\b").__module__]
