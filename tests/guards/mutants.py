@@ -34,7 +34,7 @@ GROUPS = {
 """By group: its packages, and how many faults are drawn."""
 SKIPPED = {"main", "__main__", "conformance", "testing", "audit"}
 """Modules and folders that start processes, or are tests themselves."""
-SEED, MOST, FAST, LIMIT = 20, 60, 5.0, 90.0
+SEED, MOST, FAST, LIMIT = 20, 40, 5.0, 90.0
 """Tests of one run, seconds of a fast test, and seconds of a run."""
 Fault = dict[str, Any]
 
@@ -96,16 +96,15 @@ class Tree:
     def nodes(self, test: str) -> list[str]:
         """Return a test by its id, or those of the same name in other files."""
         file, _, inner = test.partition("::")
-        if not inner or ((COPY / file).exists() and self._has(COPY / file, inner)):
-            return [test] if (COPY / file).exists() else []
-        others = [each for each in self.tests if self._has(each, inner)]
-        return [
-            f"{each.relative_to(COPY)}::{inner}"
-            for each in sorted(others, key=lambda each: each.name != Path(file).name)
-        ]
-
-    def _has(self, file: Path, inner: str) -> bool:
         names = inner.partition("[")[0].split("::")
+        if COPY / file in self.tests and (not inner or self._has(COPY / file, names[:1])):
+            return [test]
+        others = [each for each in self.tests if self._has(each, names)]
+        others = others or [each for each in self.tests if self._has(each, names[:1])]  # inherited from a suite
+        others.sort(key=lambda each: each.name != Path(file).name)
+        return [f"{each.relative_to(COPY)}::{inner}" for each in others if inner]
+
+    def _has(self, file: Path, names: list[str]) -> bool:
         return all(re.search(rf"\b(def|class) {name}\b", self.tests[file]) for name in names)
 
     def mentions(self, function: str) -> list[str]:
@@ -127,21 +126,29 @@ class Mutants:
         """Tests that pass without a fault."""
 
     def noticed(
-        self, path: Path, statement: Statement, after: str, tests: list[str], limit: float, done: list[str]
+        self,
+        place: tuple[Path, Statement],
+        after: str,
+        tests: list[str],
+        limit: float,
+        *,
+        done: list[str],
+        fresh: bool = False,
     ) -> Run:
         """Run tests with a fault, except those that were ``done`` with it. Failures that come without it too are not counted."""
-        original = path.read_text()
+        path, statement = place
+        original, changed = path.read_text(), (path, statement.function)
         try:
             self.runner.write(path, spliced(original, statement, after))
-            run = self.runner.run(tests, limit, done=done)
+            run = self.runner.run(tests, limit, done=done, changed=changed, fresh=fresh)
             if run.late and len(run.started) > 1:  # a test that does not end, or many that take long together
-                again = self.runner.run(run.started[-1:], limit / 3)
+                again = self.runner.run(run.started[-1:], limit / 3, changed=changed, fresh=fresh)
                 run = run._replace(failed=[*(each for each in run.failed if each not in again.started), *again.failed])
                 run = run._replace(late=again.late)
         finally:
             self.runner.write(path, original)
         if suspects := [each for each in run.failed if each not in self.sound]:
-            without = self.runner.run(suspects, limit)
+            without = self.runner.run(suspects, limit, fresh=fresh)
             self.sound |= {*without.started} - {*without.failed}
             files = [each for each in suspects if "::" not in each and each not in without.failed]
             return run._replace(failed=[each for each in run.failed if each in self.sound or each in files])
@@ -179,19 +186,18 @@ class Mutants:
         reached = covering.get(f"{path.relative_to(COPY)}:{statement.function}", {})
         mirrored = self.tree.mirrored(path)
         first = sorted(reached, key=lambda each: (each.partition("::")[0] not in mirrored, reached[each]))[:MOST]
-        plans = [first, mirrored[:1], [] if first else mirrored[1:]]
+        plans = [first[:10], first[10:], mirrored[:1], [] if first else mirrored[1:]]
         fault["outcome"], done = "survived", list[str]()
         for tests in filter(None, plans):
-            run = self.noticed(path, statement, fault["after"], tests, LIMIT, done)
+            run = self.noticed(place, fault["after"], tests, LIMIT, done=done)
             done += run.started
             if run.failed:
                 fault["outcome"], fault["tests"] = "timeout" if run.late else "killed", run.failed
                 return
 
-    def try_without_faults(self, faults: list[Fault]) -> None:
+    def try_without_faults(self, tests: list[str]) -> None:
         """Run the tests of all faults once as the code is, so that it need not be done for each."""
-        tests = {each for fault in faults for test in fault["tests"] for each in self.tree.nodes(test)}
-        run = self.runner.run(sorted(tests), 3600.0, most=10_000)
+        run = self.runner.run(tests, 3600.0, most=10_000)
         self.sound = {*run.started} - {*run.failed}
         print(f"{len(run.failed)} of {len(run.started)} tests fail without a fault:", *run.failed, flush=True)
 
@@ -200,14 +206,15 @@ class Mutants:
         place = self.tree.find(fault)
         if place is None:
             return "gone"
-        path, statement = place
+        path, _ = place
         recorded = [each for test in fault["tests"] for each in self.tree.nodes(test)]
         whole = [each.partition("[")[0] for each in recorded]  # the ids of their cases may have changed
         done = list[str]()
+        if recorded and self.noticed(place, fault["after"], recorded, LIMIT, done=done).failed:
+            return "killed"
         for tests in (recorded, whole, self.tree.mirrored(path), self.tree.mentions(fault["function"]), also):
             if tests:
-                limit = LIMIT if tests in (recorded, whole) else 3 * LIMIT
-                run = self.noticed(path, statement, fault["after"], tests, limit, done)
+                run = self.noticed(place, fault["after"], tests, 2 * LIMIT, done=done, fresh=True)
                 if run.failed:
                     return "killed"
                 done += run.started
@@ -241,21 +248,22 @@ def main() -> int:
     file: Path = given.take or given.check
     mutants = Mutants()
     if given.check:
-        counts = Counter[str]()
-        for fault in json.loads(file.read_text())[: given.first]:
-            if fault["outcome"] in ("killed", "timeout"):
-                outcome = mutants.check(fault, given.also)
-                counts[outcome] += 1
-                if outcome != "killed":
-                    print(
-                        f"{outcome}: {fault['module']}: {fault['function']}: {fault['statement']} -> {fault['after']}"
-                    )
-                    print(f"    was noticed by {' '.join(fault['tests'])}", flush=True)
-        print(dict(counts))
-        return int(counts["lost"] > 0)
+        noticed = [each for each in json.loads(file.read_text())[: given.first] if each["tests"]]
+        tests = {each for fault in noticed for test in fault["tests"] for each in mutants.tree.nodes(test)}
+        files = sorted({each.partition("::")[0] for each in tests})
+        return mutants.runner.collected(files, lambda: check(mutants, noticed, sorted(tests), given.also))
     covering = mutants.covering(file.with_suffix(".reached"))
+    mutants.sound |= {test for some in covering.values() for test, seconds in some.items() if seconds < FAST}
     faults = json.loads(file.read_text()) if file.exists() else mutants.draw(covering)
-    for number, fault in enumerate(faults[: given.first]):
+    folders = [f"tests/{package}" for packages, _ in GROUPS.values() for package in packages]
+    return mutants.runner.collected(folders, lambda: take(mutants, faults, faults[: given.first], covering, file))
+
+
+def take(
+    mutants: Mutants, faults: list[Fault], some: list[Fault], covering: dict[str, dict[str, float]], file: Path
+) -> int:
+    """Decide faults and write what has become of them."""
+    for number, fault in enumerate(some):
         if fault["outcome"] is None:
             mutants.decide(fault, covering)
             print(
@@ -270,6 +278,20 @@ def main() -> int:
             file.write_text(json.dumps(faults, indent=1, ensure_ascii=False) + "\n")
     print(dict(Counter(f"{each['group']} {each['outcome']}" for each in faults)))
     return 0
+
+
+def check(mutants: Mutants, noticed: list[Fault], tests: list[str], also: list[str]) -> int:
+    """Print what has become of faults that were noticed; return 1 if one is lost."""
+    mutants.try_without_faults(tests)
+    counts = Counter[str]()
+    for fault in noticed:
+        outcome = mutants.check(fault, also)
+        counts[outcome] += 1
+        if outcome != "killed":
+            print(f"{outcome}: {fault['module']}: {fault['function']}: {fault['statement']} -> {fault['after']}")
+            print(f"    was noticed by {' '.join(fault['tests'])}", flush=True)
+    print(dict(counts))
+    return int(counts["lost"] > 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -12,11 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+import types
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.main import pytest_runtestloop
 
 HEAVY = (
     *("torch", "torch._dynamo", "numpy", "hypothesis.extra.numpy", "schemathesis.pytest.plugin", "xdist.plugin"),
@@ -63,7 +67,7 @@ class Notes:
         self._file, self.wanted, self._done, self._folders = file, wanted, done, folders
         self._seen: set[Any] = set()
 
-    def _note(self, *what: Any) -> None:
+    def note(self, *what: Any) -> None:
         os.write(self._file, (json.dumps(what) + "\n").encode())
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -73,7 +77,7 @@ class Notes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
-        self._note("started", item.nodeid)
+        self.note("started", item.nodeid)
         began = time.monotonic()
         if self._folders is None:
             return (yield)
@@ -87,7 +91,7 @@ class Notes:
             threading.setprofile(None)
             own = [each for each in self._seen if each.co_filename.startswith(tuple(self._folders))]
             names = {f"{os.path.relpath(each.co_filename)}:{each.co_qualname}" for each in own}
-            self._note("reached", item.nodeid, sorted(names), time.monotonic() - began)
+            self.note("reached", item.nodeid, sorted(names), time.monotonic() - began)
 
     def _called(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
@@ -95,16 +99,33 @@ class Notes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._note("failed", report.nodeid)
+            self.note("failed", report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._note("failed", report.nodeid)
+            self.note("failed", report.nodeid)
 
 
 def is_of(test: str, wanted: str) -> bool:
     """Return whether a test is the wanted one, one of its cases, or in that class, file or folder."""
     return test.startswith(wanted) and test[len(wanted) :][:1] in ("", "[", ":", "/")
+
+
+def patch(path: Path, function: str) -> bool:
+    """Give a function of a module that has been imported the code that its file has now; return whether that was possible."""
+    outer, codes = function.partition(".<locals>")[0], [compile(path.read_text(), str(path), "exec")]
+    for code in codes:  # grows on the way
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    named = [each for each in codes if each.co_qualname == outer]
+    if len(named) != 1:  # such as those of a property
+        return False
+    for each in gc.get_objects():
+        if isinstance(each, types.FunctionType) and each.__code__.co_filename == str(path):
+            try:
+                each.__code__ = named[0] if each.__code__.co_qualname == outer else each.__code__
+            except ValueError:  # it has other free variables
+                return False
+    return True
 
 
 class Runner:
@@ -117,6 +138,7 @@ class Runner:
     def __init__(self, root: Path, folders: list[Path]) -> None:
         self._root, self._folders = root, [str(each) for each in folders]
         self._changes = time.time_ns() // 10**9 - 10**8
+        self._session: pytest.Session | None = None
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:] = [each for each in sys.path if each not in inherited]
         os.environ |= {
@@ -131,6 +153,24 @@ class Runner:
                 continue
         sys.path[:0] = self._folders
 
+    def collected(self, tests: list[str], work: Callable[[], int]) -> int:
+        """Collect tests once, and return what ``work`` does, whose runs are forks in which they are collected."""
+        results = list[int]()
+
+        class Loop:
+            @staticmethod
+            def pytest_runtestloop(session: pytest.Session) -> bool:
+                self._session = session
+                results.append(work())
+                return True
+
+        os.chdir(self._root)
+        found = [each for each in tests if os.path.exists(each)]
+        pytest.main(
+            ["-qqs", "-p", "no:cacheprovider", "--no-summary", f"--rootdir={self._root}", *found], plugins=[Loop()]
+        )
+        return results[0] if results else 1  # interrupted
+
     def write(self, path: Path, source: str) -> None:
         """Write a module with a time that no earlier version had, or bytecode of that would be used."""
         path.write_text(source)
@@ -138,7 +178,15 @@ class Runner:
         os.utime(path, (self._changes, self._changes))
 
     def run(
-        self, tests: Iterable[str], limit: float, *, most: int = 3, done: Iterable[str] = (), watch: bool = False
+        self,
+        tests: Iterable[str],
+        limit: float,
+        *,
+        most: int = 3,
+        done: Iterable[str] = (),
+        changed: tuple[Path, str] | None = None,
+        fresh: bool = False,
+        watch: bool = False,
     ) -> Run:
         """Run tests in a fork.
 
@@ -147,6 +195,8 @@ class Runner:
             limit: seconds after which it is ended.
             most: failures after which it ends.
             done: ids of tests that are left out.
+            changed: a module and the function of it that its file has in another form.
+            fresh: import and collect anew.
             watch: note which functions each test calls.
         """
         temporary = tempfile.mkdtemp(prefix="m", dir="/tmp")
@@ -154,7 +204,7 @@ class Runner:
             notes = Notes(file.fileno(), [*tests], {*done}, self._folders if watch else None)
             child = os.fork()
             if child == 0:
-                self._be_child(notes, most, temporary)
+                self._be_child(notes, most, temporary, changed, fresh)
             ended = os.pidfd_open(child)
             late = not select.select([ended], [], [], limit)[0]
             os.close(ended)
@@ -164,29 +214,50 @@ class Runner:
             file.seek(0)
             lines = [json.loads(each) for each in file.read().decode().splitlines()]
         shutil.rmtree(temporary, ignore_errors=True)
+        if ["unpatched"] in lines:
+            return self.run(tests, limit, most=most, done=done, fresh=True)
         started, failed = ([line[1] for line in lines if line[0] == kind] for kind in ("started", "failed"))
         reached = [line[1:] for line in lines if line[0] == "reached"]
         functions, seconds = {each[0]: each[1] for each in reached}, {each[0]: each[2] for each in reached}
         return Run(started, list(dict.fromkeys([*failed, *(started[-1:] if late else [])])), late, functions, seconds)
 
-    def _be_child(self, notes: Notes, most: int, temporary: str) -> None:
-        os.setsid()
-        os.chdir(self._root)
-        os.environ |= {MARK: temporary, "TMPDIR": temporary}
-        tempfile.tempdir = None
-        output = os.open(self._root / "output.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        named = dict.fromkeys(each.partition("::")[0] for each in notes.wanted)
-        files = [each for each in named if os.path.exists(each)]
-        options = ["-q", "-p", "no:cacheprovider", f"--maxfail={most}", f"--rootdir={self._root}"]
+    def _be_child(self, notes: Notes, most: int, temporary: str, changed: tuple[Path, str] | None, fresh: bool) -> None:
         try:
-            if files:
-                pytest.main([*options, *files], plugins=[notes])
-        finally:
+            os.setsid()
+            os.chdir(self._root)
+            os.environ |= {MARK: temporary, "TMPDIR": temporary}
+            tempfile.tempdir = None
+            output = os.open(self._root / "output.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            if self._session is None or fresh:
+                named = dict.fromkeys(each.partition("::")[0] for each in notes.wanted)
+                files = [each for each in named if os.path.exists(each)]
+                options = ["-q", "-p", "no:cacheprovider", f"--maxfail={most}", f"--rootdir={self._root}"]
+                if files:
+                    self._forget()
+                    pytest.main([*options, *files], plugins=[notes])
+            elif changed is not None and not patch(*changed):
+                notes.note("unpatched")
+            else:
+                self._session.config.option.maxfail = most
+                self._session.config.option.continue_on_collection_errors = True
+                self._session.config.pluginmanager.register(notes)
+                notes.pytest_collection_modifyitems(self._session.items)
+                pytest_runtestloop(self._session)
             sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
             os._exit(0)
+
+    def _forget(self) -> None:
+        """Remove what was imported from the copy."""
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(self._root)):
+                del sys.modules[name]
 
 
 def end_marked(mark: str) -> None:
