@@ -111,21 +111,13 @@ def is_of(test: str, wanted: str) -> bool:
     return test.startswith(wanted) and test[len(wanted) :][:1] in ("", "[", ":", "/")
 
 
-def patch(path: Path, function: str) -> bool:
-    """Give a function of a module that has been imported the code that its file has now; return whether that was possible."""
-    outer, codes = function.partition(".<locals>")[0], [compile(path.read_text(), str(path), "exec")]
-    for code in codes:  # grows on the way
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    named = [each for each in codes if each.co_qualname == outer]
-    if len(named) != 1:  # such as those of a property
-        return False
+def functions_of(root: str) -> dict[tuple[str, str], list[types.FunctionType]]:
+    """Return the functions of imported modules below a folder, by file and qualified name."""
+    found: dict[tuple[str, str], list[types.FunctionType]] = {}
     for each in gc.get_objects():
-        if isinstance(each, types.FunctionType) and each.__code__.co_filename == str(path):
-            try:
-                each.__code__ = named[0] if each.__code__.co_qualname == outer else each.__code__
-            except ValueError:  # it has other free variables
-                return False
-    return True
+        if type(each) is types.FunctionType and each.__code__.co_filename.startswith(root):
+            found.setdefault((each.__code__.co_filename, each.__code__.co_qualname), []).append(each)
+    return found
 
 
 class Runner:
@@ -139,6 +131,7 @@ class Runner:
         self._root, self._folders = root, [str(each) for each in folders]
         self._changes = time.time_ns() // 10**9 - 10**8
         self._session: pytest.Session | None = None
+        self._functions: dict[tuple[str, str], list[types.FunctionType]] = {}
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:] = [each for each in sys.path if each not in inherited]
         os.environ |= {
@@ -160,7 +153,8 @@ class Runner:
         class Loop:
             @staticmethod
             def pytest_runtestloop(session: pytest.Session) -> bool:
-                self._session = session
+                self._session, self._functions = session, functions_of(str(self._root))
+                gc.freeze()  # or every fork would copy what its collector looks at
                 results.append(work())
                 return True
 
@@ -238,7 +232,7 @@ class Runner:
                 if files:
                     self._forget()
                     pytest.main([*options, *files], plugins=[notes])
-            elif changed is not None and not patch(*changed):
+            elif changed is not None and not self._patch(*changed):
                 notes.note("unpatched")
             else:
                 self._session.config.option.maxfail = most
@@ -252,6 +246,21 @@ class Runner:
             sys.stderr.flush()
         finally:
             os._exit(0)
+
+    def _patch(self, path: Path, function: str) -> bool:
+        """Give a function that has been imported the code that its file has now; return whether that was possible."""
+        outer, codes = function.partition(".<locals>")[0], [compile(path.read_text(), str(path), "exec")]
+        for code in codes:  # grows on the way
+            codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        named = [each for each in codes if each.co_qualname == outer]
+        if len(named) != 1:  # such as those of a property
+            return False
+        try:
+            for each in self._functions.get((str(path), outer), ()):
+                each.__code__ = named[0]
+        except ValueError:  # it has other free variables
+            return False
+        return True
 
     def _forget(self) -> None:
         """Remove what was imported from the copy."""
