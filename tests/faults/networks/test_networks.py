@@ -208,8 +208,8 @@ async def test_a_host_that_wakes_up_after_it_was_lost_does_no_harm(
         host.thaw(stopped)
         answers = await asyncio.wait_for(asyncio.gather(*held), 60)
         assert (await serves_again(pipe, 60))["pid"] != before["pid"]
-        pipe._runner._on_message(
-            PeerCutReport(pipe._runner._unit_of("last").spec.endpoint, "late", "far", before["pid"])
+        pipe._runner._units.handle(
+            PeerCutReport(pipe._runner._units["last"].spec.endpoint, "late", "far", before["pid"])
         )
         await asyncio.sleep(1.5)
         assert {each["last"] for each in answers} == {before["last"]}

@@ -18,7 +18,8 @@ from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import AsyncOpenRequest, StreamEvent
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError, did_you_mean
-from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
+from omni_core.launch.runner import MultiProcessPipelineRunner
+from omni_core.launch.units import Progress
 from omni_core.observe.recording import ProfileSummary
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest

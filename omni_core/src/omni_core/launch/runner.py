@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,29 +23,23 @@ from omni_core.coordinator.admission import admission
 from omni_core.coordinator.claims import claims_check
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
-from omni_core.errors import OmniError, StageFailedError, StartupError, contained, is_interrupt, traceback_of
+from omni_core.errors import OmniError, StartupError, is_interrupt, traceback_of
 from omni_core.forks import check_process
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
 from omni_core.launch.running import Running, RunningOperations, machine_of, operations_of
+from omni_core.launch.units import Progress, Units
 from omni_core.machines import Launcher, Placing, make_launcher, needs
 from omni_core.machines.placing import coordinator_address
 from omni_core.observe.telemetry import telemetry
 from omni_core.plugins import PluginRegistry, load_plugins
-from omni_core.processes.deaths import Deaths
-from omni_core.processes.heartbeat import Heartbeat
 from omni_core.processes.run_directory import DirectoryCleaner, restore_directory, run_directory
-from omni_core.processes.supervisor import Role, Supervisor
-from omni_core.processes.unit import UnitState
+from omni_core.processes.supervisor import Supervisor
 from omni_core.protocol import messages
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.operations import OperationCancel, OperationDone, OperationRequest
-from omni_core.protocol.specs import ProcessSpec
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[str, str], None]
-"""Called with a stage's name and its state: ``starting``, ``ready``, ``stalled``, ``restarting``, ``failed``."""
 
 
 class MultiProcessPipelineRunner:
@@ -70,22 +63,18 @@ class MultiProcessPipelineRunner:
     ) -> None:
         self._config = config
         self._registry = registry
-        self._on_progress = on_progress or (lambda stage, state: None)
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
-        self._units: dict[str, Supervisor] = {}
+        self._units = Units(on_progress or (lambda stage, state: None), self._address, self._on_message)
         self._tasks = Tasks()
         self._directory: Path | None = None
         self._cleaner: DirectoryCleaner | None = None
         self._launcher: Launcher | None = None
         self._placing: Placing | None = None
-        self._control: ControlPlane | None = None
-        self._coordinator: Coordinator | None = None
+        self._is_connected = False
         self._observation: Observation | None = None
         self._running: Running | None = None
         self._operations: RunningOperations | None = None
-        self._heartbeat: Heartbeat | None = None
-        self._stopping = False
         self._pid = os.getpid()
 
     async def __aenter__(self) -> MultiProcessPipelineRunner:
@@ -98,16 +87,16 @@ class MultiProcessPipelineRunner:
     @property
     def coordinator(self) -> Coordinator:
         check_process(self._pid)
-        if self._coordinator is None:
+        if not self._is_connected:
             raise OmniError("the pipeline was not started")
-        return self._coordinator
+        return self._units.coordinator
 
     @property
     def control(self) -> ControlPlane:
         check_process(self._pid)
-        if self._control is None:
+        if not self._is_connected:
             raise OmniError("the pipeline was not started")
-        return self._control
+        return self._units.control
 
     @property
     def observation(self) -> Observation:
@@ -158,8 +147,8 @@ class MultiProcessPipelineRunner:
                 await launcher.acquire(needs(plan(self._config)))
                 self._placing = self._connect(launcher, run, prepared, registry)
                 for spec in prepared.units:
-                    unit = self._units[spec.name] = Supervisor(spec, self._config.restart, self, self._placing)
-                    self.unit_changed(unit)
+                    unit = self._units[spec.name] = Supervisor(spec, self._config.restart, self._units, self._placing)
+                    self._units.unit_changed(unit)
                     unit.launch()
                     await asyncio.sleep(0)
                 starts = [unit.started for unit in self._units.values()]
@@ -175,17 +164,13 @@ class MultiProcessPipelineRunner:
     def _connect(self, launcher: Launcher, run: str, prepared: PreparedPipeline, registry: PluginRegistry) -> Placing:
         """Make what the processes of the run talk to."""
         network = launcher.network()
-        addresses = {run: coordinator_address(launcher.here)}
-        self._control = ControlPlane(
-            run, self._on_message, addresses, network, self._on_cut, self._keep_in_flight, self._on_nonsense
-        )
-        self._control.listen()
         here = network.address if network is not None else ""
         placing = Placing(launcher, run, prepared.units, here, self._restore)
-        choice = ReplicaChoice(prepared.replicated, self._available_replicas)
-        self._coordinator = self._make_coordinator(prepared, choice)
-        self._deaths = Deaths(self._coordinator, self._control)
-        self._observation = Observation(self._config, placing.machine, self._units, self._coordinator, self._control)
+        choice = ReplicaChoice(prepared.replicated, self._units.available_replicas)
+        make = partial(self._make_coordinator, prepared, choice)
+        self._units.connect(run, coordinator_address(launcher.here), network, make)
+        self._is_connected = True
+        self._observation = Observation(self._config, placing.machine, self._units, self.coordinator, self.control)
         self._running = Running(
             config=self._config,
             prepare=partial(
@@ -196,11 +181,11 @@ class MultiProcessPipelineRunner:
             placing=placing,
             units=self._units,
             entry=prepared.stage_endpoints,
-            control=self._control,
-            coordinator=self._coordinator,
+            control=self.control,
+            coordinator=self.coordinator,
             observation=self._observation,
             choice=choice,
-            owner=self,
+            owner=self._units,
             stop_timeout=self._stop_timeout,
         )
         if any(stage.autoscale is not None for stage in self._config.stages):
@@ -220,22 +205,17 @@ class MultiProcessPipelineRunner:
 
     def _begin_work(self) -> None:
         """The first request has come to an idle pipeline."""
-        if self._heartbeat is not None:
-            self._heartbeat.begin()
+        self._units.heartbeat.begin()
         if self._operations is not None:
             self._operations.begin()
-
-    def _keep_in_flight(self) -> None:
-        self.control.keep(self.coordinator.attempts())
 
     def _make_coordinator(self, prepared: PreparedPipeline, choice: ReplicaChoice) -> Coordinator:
         config = self._config
         entry = prepared.stage_endpoints[config.resolved_entry_stage]
-        self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
 
         def to_entry(message: messages.SubmitMessage | messages.DataReadyMessage, request: OmniRequest) -> None:
             replica = request.placement.get(message.stage, 0)
-            self.control.send(entry[replica], message, (message.request_id, message.stage))
+            self._units.control.send(entry[replica], message, (message.request_id, message.stage))
 
         return Coordinator(
             entry_stage=config.resolved_entry_stage,
@@ -249,7 +229,7 @@ class MultiProcessPipelineRunner:
             ),
             submit_to_stage=to_entry,
             input_streams=config.interface.input_streams if config.interface is not None else (),
-            broadcast=self._broadcast,
+            broadcast=self._units.broadcast,
             left=choice.left,
             admit=admission(config, self._registry or load_plugins()),
             check_result=claims_check(config.interface),
@@ -257,50 +237,13 @@ class MultiProcessPipelineRunner:
             telemetry=telemetry(config.resolved_name),
         )
 
-    def _available_replicas(self, group: str) -> dict[int, int]:
-        """The replicas of a process group that serve, else those that will, else those that have failed, by slot."""
-        units = [unit for unit in self._units.values() if unit.spec.group == group and unit.role is Role.SERVING]
-        chosen = [unit for unit in units if unit.life.state is UnitState.READY] or [
-            unit for unit in units if unit.life.state is not UnitState.FAILED
-        ]
-        return {unit.spec.slot: unit.spec.replica for unit in chosen or units}
-
-    def _unit_of(self, process: str) -> Supervisor | None:
-        """The unit of a process; ``None`` if it has ended for good."""
-        units = self._units.values()
-        return next((unit for unit in units if any(each.name == process for each in unit.spec.processes)), None)
+    def _address(self, endpoint: str, seen_from: str | None) -> str:
+        assert self._placing is not None
+        return self._placing.address(endpoint, seen_from)
 
     # --- messages ----------------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, messages.CompleteMessage | messages.StreamMessage):
-            self.coordinator.handle(message)
-        elif isinstance(message, messages.InputTaken):
-            self.coordinator.input_taken(message)
-        elif isinstance(message, messages.StageSpan):
-            self.coordinator.stage_span(message)
-        elif isinstance(message, messages.WaitingReport):
-            self.coordinator.answered(message)
-        elif isinstance(message, messages.PongMessage):
-            if unit := self._unit_of(message.process):
-                in_flight = self.coordinator.attempts() if message.running else {}
-                unit.answered(message.process, message.running, in_flight)
-        elif isinstance(message, messages.PeerCutReport):
-            # A process that was lost, and wakes up, has lost all its connections.
-            if self.process_ids.get(message.process) == message.pid:
-                self._on_cut(message.endpoint, message.reason)
-        elif isinstance(message, messages.NonsenseReport):
-            self._on_nonsense(message.pid, message.reason, message.process)
-        elif isinstance(message, messages.PeerDownReport):
-            self._deaths.take(message)
-        elif isinstance(message, messages.InFlightRequest):
-            self.control.tell(message.endpoint, messages.InFlightReport(list(self.coordinator.attempts())))
-        elif isinstance(message, messages.ReadyMessage):
-            if unit := self._unit_of(message.process):
-                unit.process_is_ready(message.process, message.pid)
-        elif isinstance(message, messages.ProcessFailedMessage):
-            if unit := self._unit_of(message.process):
-                unit.start_failed(message.error)
-        elif isinstance(message, OperationRequest | OperationCancel):
+        if isinstance(message, OperationRequest | OperationCancel):
             self._operate(message)
         elif self._observation is None or not self._observation.handle(message):
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
@@ -312,103 +255,20 @@ class MultiProcessPipelineRunner:
         except OmniError as error:
             self._tasks.start(self.observation.tell_client(message.endpoint, OperationDone(problem=str(error))))
 
-    def _on_cut(self, endpoint: str, reason: str) -> None:
-        """A connection to a process on another machine has ended."""
-        for unit in self._units.values():
-            if any(process.endpoint == endpoint for process in unit.spec.processes):
-                unit.cut(reason)
-
-    def _on_nonsense(self, pid: int, reason: str, to: str = "") -> None:
-        """A process has sent what is no message: to us, or to a process ``to`` on its machine."""
-        logger.error("process %d has sent %s; its connection to %s is closed", pid, reason, to or "the runner")
-        processes = [(unit, process) for unit in self._units.values() for process in unit.processes]
-        where = next((process.where for _, process in processes if process.spec.name == to), "")
-        for unit, process in processes:
-            if (process.pid, process.where) == (pid, where):
-                unit.sent_nonsense(process, reason)
-
-    def _broadcast(self, message: Any) -> int:
-        """Send a message to every process that serves or will; their number."""
-        if self._stopping:
-            return 0
-        told = [unit for unit in self._units.values() if unit.life.state is not UnitState.FAILED]
-        for unit in told:
-            self.control.tell(unit.spec.endpoint, message)
-        request_id = getattr(message, "request_id", None)
-        if request_id is not None:
-            self.control.forget(request_id)
-            if self._heartbeat is not None:
-                self._heartbeat.request_is_over()
-        return len(told)
-
-    # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
-    def unit_changed(self, unit: Supervisor) -> None:
-        for name in unit.spec.stage_names if unit.role is Role.SERVING else ():
-            contained(partial(self._on_progress, name, unit.life.state.value), None, "on_progress")
-
-    def unit_died(self, unit: Supervisor, reason: str) -> None:
-        self._deaths.survivor_died(unit.spec)
-        self._tasks.start(self._deaths.settle(unit, self._serving_but(unit), reason))
-
-    def unit_is_ready(self, unit: Supervisor) -> None:
-        # Something may wait for it even at its first start: the failure of another unit.
-        for process in unit.spec.processes:
-            self.control.peer_is_up(process.endpoint, self._address(process.endpoint))
-        # Rank 0 may have begun before the others read their sockets; what it has for them waits until then.
-        for follower in unit.spec.processes[1:]:
-            self._introduce(follower.endpoint, unit.spec.endpoint)
-        for other in self._serving_but(unit):
-            # It may have become ready while this one started, and then has been announced to all but this one.
-            self._introduce(unit.spec.endpoint, other.spec.endpoint)
-
-    def _introduce(self, *endpoints: str) -> None:
-        """Tell each of two processes that the other one reads its endpoint, and where."""
-        for endpoint, other in (endpoints, endpoints[::-1]):
-            self.control.tell(other, messages.PeerUpMessage(endpoint, self._address(endpoint, other)))
-
-    def _address(self, endpoint: str, seen_from: str | None = None) -> str:
-        assert self._placing is not None
-        return self._placing.address(endpoint, seen_from)
-
-    def unit_is_back(self, unit: Supervisor) -> None:
-        for other in self._units.values():
-            if other.life.state is UnitState.FAILED:
-                self.control.tell(unit.spec.endpoint, self._failure_of(other))
-
-    def unit_failed(self, unit: Supervisor, reason: str) -> None:
-        message = self._failure_of(unit)
-        for other in self._units.values():
-            if other is not unit and other.life.state is not UnitState.FAILED:
-                self.control.tell(other.spec.endpoint, message)
-        error = StageFailedError(unit.label, reason)
-        for attempt, stage in self.control.peer_has_failed(unit.spec.endpoint, error):
-            self.coordinator.fail(attempt, messages.ErrorInfo(stage, type(error).__name__, str(error)))
-
-    def ping(self, process: ProcessSpec) -> None:
-        self.control.tell(process.endpoint, messages.PingMessage())
-
-    def _failure_of(self, unit: Supervisor) -> messages.PeerFailedMessage:
-        return messages.PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.life.reason)
-
-    def _serving_but(self, unit: Supervisor) -> list[Supervisor]:
-        return [other for other in self._units.values() if other is not unit and other.life.serves]
-
     @property
     def process_ids(self) -> dict[str, int]:
         """The pid of every process by its name."""
-        return {process.spec.name: process.pid for unit in self._units.values() for process in unit.processes}
+        return self._units.process_ids
 
     # --- stop --------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
         """Abort what runs, end every process, and remove every socket. Idempotent. In a fork, nothing: they are its parent's."""
         if os.getpid() != self._pid:
             return
-        self._stopping = True
-        if self._heartbeat is not None:
-            self._heartbeat.close()
+        self._units.close()
         try:
-            if self._coordinator is not None:
-                self._coordinator.close()
+            if self._is_connected:
+                self.coordinator.close()
             if self._observation is not None:
                 self._observation.close()
             if self._operations is not None:
@@ -430,8 +290,8 @@ class MultiProcessPipelineRunner:
                     if issubclass(type(error), asyncio.CancelledError) or is_interrupt(error):
                         raise
                     logger.error("the launcher has not given back everything\n%s", traceback_of(error))
-            if self._control is not None:
-                self._control.close()
+            if self._is_connected:
+                self.control.close()
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
