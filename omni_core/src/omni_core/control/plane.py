@@ -75,7 +75,8 @@ class ControlPlane:
         Raises:
             TransportError: its socket cannot be made.
         """
-        self._listener = UnixListener(self._address(self._endpoint), self._loop, self._on_frame, self._on_nonsense)
+        if self.is_near(self._endpoint):  # else only the network reaches it
+            self._listener = UnixListener(self._address(self._endpoint), self._loop, self._on_frame, self._on_nonsense)
         if self._network is not None:
             self._network.listen(self._on_frame)
 
