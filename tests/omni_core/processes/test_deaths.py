@@ -149,39 +149,59 @@ def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
     assert not concerns(OmniRequest(placement={"other": 1}), unit)
 
 
-async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deaths, "REPORT_SECONDS", 30.0)
-    lost: list[dict[str, str]] = []
-    coordinator: Any = SimpleNamespace(
-        attempts=lambda: {"r": OmniRequest()},
-        completed=lambda request, stage: False,
-        process_lost=lambda requests, reason, excuse: (lost.append(requests), excuse()),
-    )
-    control: Any = SimpleNamespace(peer_is_down=lambda endpoint: [], tell=lambda endpoint, message: None)
+class Runner:
+    """What is known of the requests of two units, and what is told."""
 
-    def unit(name: str) -> Any:
+    def __init__(self) -> None:
+        self.lost: list[dict[str, str]] = []
+        self.told: list[tuple[str, float]] = []
+        coordinator: Any = SimpleNamespace(
+            attempts=lambda: {"r": OmniRequest()},
+            completed=lambda request, stage: False,
+            process_lost=lambda requests, reason, excuse: (self.lost.append(requests), excuse()),
+        )
+        control: Any = SimpleNamespace(peer_is_down=lambda endpoint: [], tell=lambda endpoint, message: None)
+        self.deaths = Deaths(coordinator, control)
+
+    def unit(self, name: str, **stage: object) -> Any:
         process = ProcessSpec(
             name=name,
-            stages=[spec(name, terminal=True)],
+            stages=[spec(name, **stage)],
             endpoint=f"ipc://{name}",
             coordinator_endpoint="ipc://c",
             stage_endpoints={},
         )
-        life = SimpleNamespace(last_death=7.0, excuse=lambda death: told.append(("excused", death)))
+        life = SimpleNamespace(last_death=7.0, excuse=lambda death: self.told.append(("excused", death)))
         return SimpleNamespace(
             spec=UnitSpec(name=name, group=name, processes=[process]),
             label=name,
             life=life,
-            settled=lambda death: told.append(("settled", death)),
+            settled=lambda death: self.told.append(("settled", death)),
         )
 
-    told: list[tuple[str, float]] = []
-    first, second = unit("a"), unit("b")
-    both = Deaths(coordinator, control)
-    settling = both.settle(first, [second], "killed")
+
+async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deaths, "REPORT_SECONDS", 30.0)
+    runner = Runner()
+    first, second = runner.unit("a", terminal=True), runner.unit("b", terminal=True)
+    settling = runner.deaths.settle(first, [second], "killed")
     first.life.last_death = 8.0  # it has died again since
-    both.survivor_died(second.spec)  # in the same turn of the event loop
+    runner.deaths.survivor_died(second.spec)  # in the same turn of the event loop
     async with asyncio.timeout(5):
         await settling
-    assert lost == [{"r": "a"}]
-    assert told == [("excused", 7.0), ("settled", 7.0)]
+    assert runner.lost == [{"r": "a"}]
+    assert runner.told == [("excused", 7.0), ("settled", 7.0)]
+
+
+async def test_a_request_is_lost_with_its_last_stage_although_the_one_that_sent_it_there_died_before() -> None:
+    """The process that knew what it had written is gone; its successor knows nothing."""
+    runner = Runner()
+    sender, last = runner.unit("a", next=["b"]), runner.unit("b", terminal=True)
+    settling = runner.deaths.settle(sender, [last], "killed")
+    runner.deaths.take(PeerDownReport(1, "b", [], [("r", "a", "b", PAYLOAD, None)]))
+    await settling
+    assert runner.lost == [{}], "it had gone on"
+    settling = runner.deaths.settle(last, [sender], "killed")
+    runner.deaths.take(PeerDownReport(2, "a"))
+    await settling
+    assert runner.lost == [{}, {"r": "b"}]

@@ -16,6 +16,7 @@ from typing import Any
 
 from attrs import define, field
 
+from omni_core.control.framing import Work
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.processes.supervisor import Supervisor
@@ -109,12 +110,15 @@ class Deaths:
         self._control = control
         self._numbers = count(1)
         self._open: dict[int, tuple[DeathReport, asyncio.Event]] = {}
+        self._arrived: set[Work] = set()
+        """What came from processes that have died since: nobody else knows that it reached the one that has it."""
 
     def take(self, report: PeerDownReport) -> None:
         """A survivor has answered."""
         opened = self._open.get(report.death)
         if opened is not None:
             opened[0].take(report)
+            self._arrived.update((request, here) for request, _, here, *_ in report.arrived)
             self._check(*opened)
 
     def survivor_died(self, unit: UnitSpec) -> None:
@@ -135,8 +139,11 @@ class Deaths:
         The survivors are asked at once, so that one that dies before the result is awaited is not waited for.
         """
         unit = dead.spec
+        in_flight = self._coordinator.attempts()
+        self._arrived = {work for work in self._arrived if work[0] in in_flight}
         reached = {work for process in unit.processes for work in self._control.peer_is_down(process.endpoint)}
-        requests = [name for name, request in self._coordinator.attempts().items() if concerns(request, unit)]
+        reached |= self._arrived
+        requests = [name for name, request in in_flight.items() if concerns(request, unit)]
         asked = {other.spec.processes[0].name for other in survivors}
         report = DeathReport(asked, requests, self._coordinator.completed, reached)
         death = dead.life.last_death
