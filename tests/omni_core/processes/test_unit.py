@@ -116,6 +116,7 @@ def test_restarts_back_off_and_end() -> None:
         assert unit.deadline is not None
         pauses.append(unit.deadline - now)
         assert unit.clock(unit.deadline) == [Launch()]
+        assert unit.settled(now, now + 1) == []
         assert unit.process_is_ready("p", now + 2) == [Changed(UnitState.READY), Ready(True)]
         assert unit.restarts == number + 1
     assert pauses == [0.0, 0.5, 1.0]
@@ -126,6 +127,16 @@ def test_restarts_back_off_and_end() -> None:
     assert unit.settled(20.0, 20.6) == []
     assert unit.deadline == 80.5
     assert unit.process_is_ready("p", 21.0) == []
+
+
+def test_a_successor_serves_once_it_is_known_what_died_with_its_predecessor() -> None:
+    """Else what others still hold for requests that died would reach it: the second half of a stream, without the first."""
+    unit = ready(make())
+    die(unit, 1.0)
+    unit.clock(1.0)
+    assert unit.process_is_ready("p", 1.1) == []
+    assert unit.settled(0.5, 1.2) == [], "that was another death"
+    assert unit.settled(1.0, 1.3) == [Changed(UnitState.READY), Ready(True)]
 
 
 def test_deaths_that_a_request_was_the_cause_of_do_not_count_but_slow_restarts_down() -> None:
@@ -205,8 +216,10 @@ def test_the_exit_after_a_failed_restart_does_not_end_the_next_one() -> None:
     unit = ready(make())
     die(unit, 1.0)
     unit.clock(1.0)
+    unit.settled(1.0, 1.5)
     die(unit, 2.0)
     unit.start_failed("stage", "ValueError: bad", "", 2.01)
+    unit.settled(2.01, 2.05)
     assert unit.clock(2.51) == [Launch()]
     assert unit.clock(2.6) == []
     assert unit.process_is_ready("p", 3.0)[-1] == Ready(True)
@@ -358,6 +371,7 @@ def failed(unit: Unit) -> Unit:
     ready(unit)
     for _ in range(3):
         die(unit, 20.0)
+        unit.settled(20.0, 20.0)
         unit.clock(unit.deadline or 0.0)
         unit.process_is_ready("p", 20.0)
     die(unit, 20.0)

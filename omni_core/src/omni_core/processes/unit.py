@@ -163,6 +163,8 @@ class Unit:
     _exits: list[_Exit] = field(init=False, factory=list)
     _deaths: deque[float] = field(init=False, factory=deque)
     _excused: set[float] = field(init=False, factory=set)
+    _unsettled: set[float] = field(init=False, factory=set)
+    """The times of deaths whose consequences are not all told yet (see :meth:`settled`)."""
     _is_beyond_limit: bool = field(init=False, default=False)
     """True after a death that is one too many, until it is settled."""
     _trials: int | None = field(init=False, default=None)
@@ -215,7 +217,15 @@ class Unit:
     def process_is_ready(self, name: str, now: float) -> list[Action]:
         """A process has built its stages."""
         self._processes[name].is_ready = True
-        if not self._is_starting or not all(each.is_ready and each.is_running for each in self._processes.values()):
+        return self._serve()
+
+    def _serve(self) -> list[Action]:
+        """Serve, if every process is ready and it is known what died with their predecessors: of that, they must get no second half."""
+        if (
+            self._unsettled
+            or not self._is_starting
+            or not all(each.is_ready and each.is_running for each in self._processes.values())
+        ):
             return []
         self._start_by = self._trials = None
         again, self._has_started = self._has_started, True
@@ -280,6 +290,7 @@ class Unit:
             self._trials += 1
             return self._fail(reason, now)
         self._deaths.append(now)
+        self._unsettled.add(now)
         while self._deaths[0] < now - self.policy.window:
             self._excused.discard(self._deaths.popleft())
         self._is_beyond_limit = self._counted > self.policy.limit
@@ -303,9 +314,10 @@ class Unit:
             self._excused.add(death)
 
     def settled(self, death: float, now: float) -> list[Action]:
-        """Everything known about the cause of the death at that time has been told. If it was one too many, the unit has failed."""
+        """Everything known about the death at that time has been told. If it was one too many, the unit has failed."""
+        self._unsettled.discard(death)
         if not self._is_beyond_limit or death != self.last_death:
-            return []
+            return self._serve()
         self._is_beyond_limit = False
         if self._counted > self.policy.limit:
             self._trials = 0
