@@ -82,3 +82,13 @@ def test_a_unit_that_is_back_hears_of_those_that_have_failed() -> None:
     b.life.state, b.life.serves = UnitState.FAILED, False
     units.unit_is_back(a)
     assert units.plane.sent == [("ipc://a", PeerFailedMessage("ipc://b", ["b"], "killed"))]
+
+
+def test_a_failed_group_of_stages_is_named_by_a_stage() -> None:
+    """A client knows stages, not the names of process groups."""
+    failures: list[Exception] = []
+    units = Named("a", "b")
+    units.plane.peer_has_failed = lambda endpoint, error: failures.append(error) or []  # type: ignore[assignment,func-returns-value]
+    units["a"].label = "group"
+    units.unit_failed(units["a"], "killed")
+    assert str(failures[0]) == "stage 'a' has failed, as its process has died too often: killed"

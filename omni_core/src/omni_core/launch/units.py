@@ -181,7 +181,7 @@ class Units(dict[str, Supervisor]):
         for other in self.values():
             if other is not unit and other.life.state is not UnitState.FAILED:
                 self.control.tell(other.spec.endpoint, message)
-        error = StageFailedError(unit.label, reason)
+        error = StageFailedError(unit.spec.stage_names[0], reason)
         for attempt, stage in self.control.peer_has_failed(unit.spec.endpoint, error):
             self.coordinator.fail(attempt, messages.ErrorInfo(stage, type(error).__name__, str(error)))
 
