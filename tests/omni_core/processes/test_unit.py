@@ -329,6 +329,18 @@ def test_of_several_aborts_the_first_unread_counts() -> None:
     assert unit.beat(1.5 + ABORT_GRACE_SECONDS)[0] == Kill()
 
 
+def test_a_process_is_asked_again_after_an_abort_that_its_last_answer_may_not_have_seen() -> None:
+    """What it has begun in between would compute for ever, unnoticed, until the next request."""
+    unit = ready(make())
+    unit.beat(1.0)
+    unit.request_is_over(1.5)
+    unit.answered("p", [], {}, 5.0)
+    assert unit.must_be_watched
+    assert unit.beat(6.0) == [Ping("p")]
+    unit.answered("p", [], {}, 6.1)
+    assert not unit.must_be_watched
+
+
 # --- computes --------------------------------------------------------------------------------------------------------
 def test_a_compute_that_takes_too_long_ends_the_process_and_names_the_request() -> None:
     unit = ready(make(compute_timeouts={"work": 5.0}))

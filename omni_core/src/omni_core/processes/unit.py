@@ -180,8 +180,12 @@ class Unit:
 
     @property
     def must_be_watched(self) -> bool:
-        """True if :meth:`beat` must be called although no request is in flight."""
-        return self.serves and any(each.computes or each.pinged is not None for each in self._processes.values())
+        """True if :meth:`beat` must be called although no request is in flight: a process may compute for one that is over."""
+        if not self.serves:
+            return False
+        return self._aborts is not None or any(
+            each.computes or each.pinged is not None for each in self._processes.values()
+        )
 
     @property
     def deadline(self) -> float | None:
