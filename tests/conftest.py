@@ -34,6 +34,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seconds", type=float, default=25.0, help="how long tests/faults/test_soak.py runs")
     parser.addoption("--soak-seed", type=int, help="repeat the decisions of an earlier soak")
+    parser.addoption("--worlds", type=int, default=200, help="how many worlds tests/omni_testing/test_world.py runs")
     parser.addoption("--slow", action="store_true", help="also run the tests that wait for most of a minute")
 
 
