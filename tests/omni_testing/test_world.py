@@ -103,6 +103,11 @@ def test_a_stream_without_its_beginning_is_found(monkeypatch: pytest.MonkeyPatch
     assert "not {'s1': 's1(s0(in6)s0*1)'}" in found(range(950, 1000)), "a wrong answer"
 
 
+def test_restarts_without_an_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Unit, "_counted", 0)
+    assert "was launched" in found(range(40, 100))
+
+
 def test_a_request_that_ends_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     end = RequestMachine._end
 

@@ -34,7 +34,8 @@ class IncomingMessage:
         data: see ``type``. Read-only: it may be shared with other stages of the same process.
         source: the stage that sent it; for a fan-in, the stage that completed it; ``None`` from the client, whose input may be a stream.
         metadata: what the sender attached to a stream chunk.
-        request: the request without its inputs. Present on every message, because a chunk may come before the payload.
+        request: the request without its inputs, because a chunk may come before the payload; ``None`` only in a ``stream_done`` that
+            comes before anything else.
 
     Order: chunks of one source arrive in the order sent, before its ``stream_done``. A source's ``new_request`` may come
     before, between or after its chunks. A request of a stage with stream sources is complete when its payload and the
