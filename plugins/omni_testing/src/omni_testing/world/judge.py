@@ -101,6 +101,8 @@ def _failed(world: World, client: Client, error: RequestFailedError) -> None:
     if error.error_type == "StageFailedError":
         world.expect(bool(world.deaths), f"{name}: {error!r}")
         return
+    if error.error_type == "RelayError" and (world.deaths or plan.fails):
+        return  # its sender has failed it as well, and freed the slot; that message may come later
     world.expect(error.error_type == "ProcessDied", f"{name}: {error!r}")
     since = [death for death in world.deaths if death[0] >= client.begun - DETECTION]
     mine = [death for death in since if world.is_unclear or death[2] & set(plan.stages)]
