@@ -1,4 +1,4 @@
-"""What units hear of each other; units and sockets are replaced by records."""
+"""News that units hear of each other; units and sockets are replaced by records."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
 
 
 class Runner:
-    """What is known of the requests of two units, and what is told."""
+    """The requests of two units, and a record of what is told."""
 
     def __init__(self) -> None:
         self.lost: list[dict[str, str]] = []

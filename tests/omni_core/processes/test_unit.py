@@ -330,7 +330,7 @@ def test_of_several_aborts_the_first_unread_counts() -> None:
 
 
 def test_a_process_is_asked_again_after_an_abort_that_its_last_answer_may_not_have_seen() -> None:
-    """What it has begun in between would compute for ever, unnoticed, until the next request."""
+    """A compute that it has begun in between would compute for ever, unnoticed, until the next request."""
     unit = ready(make())
     unit.beat(1.0)
     unit.request_is_over(1.5)

@@ -111,7 +111,7 @@ class Deaths:
         self._numbers = count(1)
         self._open: dict[int, tuple[DeathReport, asyncio.Event]] = {}
         self._arrived: set[Work] = set()
-        """What came from processes that have died since: nobody else knows that it reached the one that has it."""
+        """The work that came from processes which have died since: nobody else knows that it reached the one that has it."""
 
     def take(self, report: PeerDownReport) -> None:
         """A survivor has answered."""

@@ -1,4 +1,4 @@
-"""What goes wrong in a world beside bad requests: deaths, starts that fail, processes that stand still, connections that are cut."""
+"""Harm in a world beside bad requests: deaths, starts that fail, processes that stand still, connections that are cut."""
 
 from __future__ import annotations
 

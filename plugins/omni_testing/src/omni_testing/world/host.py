@@ -1,4 +1,4 @@
-"""What a world replaces of the machine and of the runtime while it runs: pids, threads, the log, and, in half of all worlds, bounds."""
+"""Replaces parts of the machine and of the runtime while a world runs: pids, threads, the log, and, in half of all worlds, bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to hold in every world."""
+"""Invariants of every world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of a world compute, and the functions of its pipelines. A request's plan says what it does where."""
+"""The computations of the stages of a world, and the functions of its pipelines. A request's plan says what it does where."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("s0", "s1", "s2", "s3", "s4")
 
 @define
 class Plan:
-    """What one request does.
+    """The course of one request.
 
     Attributes:
         number: of the plan; requests with the same number have the same content.
