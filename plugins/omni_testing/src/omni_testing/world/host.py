@@ -13,16 +13,16 @@ from unittest.mock import patch
 
 from omni_core import errors
 from omni_core.control import peer
-from omni_core.coordinator import machine as request_machine
-from omni_core.stage import outputs, stage, thread
+from omni_core.coordinator import reading
+from omni_core.stage import inflow, outputs, thread
 
 if TYPE_CHECKING:
     from omni_testing.world.simulation import World
 
 SMALL: list[tuple[Any, str, int]] = [
-    (request_machine, "PAUSE_EVENTS", 4),
+    (reading, "PAUSE_EVENTS", 4),
     (outputs, "MOST_OUTPUTS", 3),
-    (stage, "MOST_CHUNKS", 4),
+    (inflow, "MOST_CHUNKS", 4),
     (peer, "BACKLOG_MESSAGES", 5),
     (peer, "ASK_AFTER", 6),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from omni_core.coordinator.machine import ANSWER_SECONDS
+from omni_core.coordinator.deadlines import ANSWER_SECONDS
 from omni_core.coordinator.requests import StreamEvent
 from omni_core.errors import (
     InvalidRequestError,
