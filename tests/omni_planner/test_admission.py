@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Ended, Start
 from omni_core.coordinator.request_machine import RequestMachine
+from omni_core.coordinator.turns import AdmittingMachine
 from omni_core.errors import ConfigError, OverloadedError
 from omni_core.interface import VOCODER, Interface
 from omni_core.launch.running import machine_of
 from omni_core.protocol.messages import OmniRequest
 from omni_planner.admission.estimates import Company, Estimates
-from omni_planner.admission.machine import AdmittingMachine
 from omni_planner.admission.options import Options
 from omni_planner.admission.policy import Objectives
 from omni_planner.estimate import Estimate

@@ -15,9 +15,10 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import Action, Ended, Start
 from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup, least_busy
 from omni_core.coordinator.request_machine import RequestMachine
+from omni_core.coordinator.turns import AdmittingMachine
 from omni_core.errors import OverloadedError
 from omni_core.protocol.messages import OmniRequest
-from omni_planner.admission import machine_of
+from omni_planner.admission.options import policy_of
 from omni_planner.clock import Clock, Gpu
 from omni_planner.estimate import CLIENT, Estimate
 from omni_planner.figures import played
@@ -95,7 +96,9 @@ class Simulation:
         replicas = {each.name: {number: number for number in range(each.replicas)} for each in config.stages}
         first = {each.name: each.stages[0] for each in groups}
         choice = ReplicaChoice(groups, lambda group: replicas[first[group]])
-        make: Callable[..., RequestMachine] = machine_of(config) if config.admission else RequestMachine
+        make: Callable[..., RequestMachine] = RequestMachine
+        if config.admission:
+            make = partial(AdmittingMachine, policy=policy_of(config))
         terminals = config.terminal_stages
         self._machine = make(
             terminal_stages=terminals,
