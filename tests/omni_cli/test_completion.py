@@ -104,6 +104,6 @@ def test_bash_adds_no_space_where_a_value_or_a_field_follows() -> None:
 @pytest.mark.parametrize("words", ["run owner/model --te", "plan owner/model --set ", "run ~nosuchuser/model --te"])
 def test_completion_asks_no_hub(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("omni_cli.deploy.source._config_of", lambda *given: asked.append(given))
+    monkeypatch.setattr("omni_cli.deploy.source._fetched", lambda *given: asked.append(given))
     completed(*words.split(" "))
     assert not asked
