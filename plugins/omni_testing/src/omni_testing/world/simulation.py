@@ -14,8 +14,8 @@ from attrs import define, field
 
 from omni_core.config.schema import RestartConfig
 from omni_core.coordinator.coordinator import Coordinator
-from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.replicas import Load, ReplicaChoice, ReplicatedGroup, least_busy
+from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import InvalidRequestError, OmniError
 from omni_core.launch.units import Units
 from omni_core.processes.deaths import REPORT_SECONDS
