@@ -24,7 +24,9 @@ else:  # how long an example takes says nothing where tests share processors
     settings.load_profile("omni")
 
 os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests
-STAGES = Path(__file__).parent / "end_to_end" / "runtime"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent / "helpers"), os.environ.get("PYTHONPATH")])
+)
 
 # A shell lets what it starts in the background ignore Ctrl-C, and every child does so too: tests of Ctrl-C would fail.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -36,12 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seed", type=int, help="repeat the decisions of an earlier soak")
     parser.addoption("--worlds", type=int, default=200, help="how many worlds tests/omni_testing/test_world.py runs")
     parser.addoption("--slow", action="store_true", help="also run the tests that wait for most of a minute")
-
-
-@pytest.fixture
-def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let child processes import the stage modules of tests/end_to_end/runtime."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAGES), os.environ.get("PYTHONPATH", "")]))
 
 
 @pytest.fixture

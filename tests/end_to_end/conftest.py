@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import media
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import media
 from harness import SHAPES, TALKER_TOKENS, THINKER_TOKENS, Oracle, text_part
-from kept_forks import kept_fork_server as kept_fork_server
-from kept_forks import no_server_is_left as no_server_is_left
 
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
-STAGES = str(Path(__file__).parents[1] / "omni_serve" / "stages")
-sys.path.insert(0, STAGES)
-
 pytest.importorskip("omni_planner")
 pytest.importorskip("omni_serve")
 
-import httpx2  # noqa: E402
-from omni_serve_clients import http_client  # noqa: E402
-from serve_stages import speaking_pipeline  # noqa: E402
+import httpx2
+from omni_serve_clients import http_client
+from serve_stages import speaking_pipeline
 
-from omni_core import OverloadedError, open_async  # noqa: E402
-from omni_core.protocol.messages import OmniRequest  # noqa: E402
-from omni_serve import Settings, create_app  # noqa: E402
+from omni_core import OverloadedError, open_async
+from omni_core.protocol.messages import OmniRequest
+from omni_serve import Settings, create_app
 
 MESSAGES = [{"role": "user", "content": "word"}]
 BODY: dict[str, Any] = {"model": "tones", "messages": MESSAGES, "pause": 0.2, "stream": True, "modalities": ["text"]}
 """Answered in one word after 0.2 s; the stage that writes makes one answer at a time."""
 
 
-async def test_a_burst_is_served_as_far_as_the_objective_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
+async def test_a_burst_is_served_as_far_as_the_objective_allows() -> None:
     config = evolve(speaking_pipeline(), admission={"ttft": 1.0})
     async with open_async(config) as pipe, http_client(create_app(pipe, Settings())) as http:
 

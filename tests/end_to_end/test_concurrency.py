@@ -7,23 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import pipeline, request_of
+from harness import mixed, pipeline, request_of
 
 from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
-
-
-def mixed(cases: dict[str, Any]) -> list[OmniRequest]:
-    """Eight requests: every modality, greedy and sampled, long and short, with their own seeds."""
-    made = []
-    for index, (_, case) in enumerate(sorted(cases.items())):
-        request = request_of(case)
-        if index % 2:
-            request.params["thinker"] |= {"temperature": 0.8, "top_k": 20, "max_new_tokens": 10 + 3 * index}
-            request.params["talker"] |= {"temperature": 0.9, "top_k": 50, "max_new_tokens": 16 + 4 * index}
-            request.params["seed"] = 100 + index
-        made.append(request)
-    return made
 
 
 async def test_eight_concurrent_requests_equal_each_alone(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:

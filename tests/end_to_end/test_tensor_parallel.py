@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from attrs import evolve
-from harness import pipeline, request_of
-from test_concurrency import mixed
+from harness import mixed, pipeline, request_of
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig

@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from death_harness import blamed, kill, lives, serving
 from fault_harness import (
     IN_FLIGHT,
     SOON,
-    Load,
     branching,
     right_branching,
     right_streaming,
@@ -29,37 +28,13 @@ from fault_harness import (
 from leftovers import shared_memory
 from pipelines import make_pipeline
 
-from omni_core.client import AsyncPipe, open_async
+from omni_core.client import open_async
 from omni_core.config.schema import RestartConfig, StageConfig
-from omni_core.errors import OmniError, RequestFailedError, StageFailedError, StartupError
+from omni_core.errors import RequestFailedError, StageFailedError, StartupError
 from omni_core.processes import deaths
 from omni_core.protocol.messages import OmniRequest
 
 STAGES = ("start", "work", "left", "right", "join")
-
-
-async def serving(client: AsyncPipe, name: str) -> None:
-    """Wait until the unit serves again after a death."""
-    end = time.monotonic() + 2 * SOON
-    while client.health()[name]["state"] != "ready":
-        assert time.monotonic() < end, client.health()[name]
-        await asyncio.sleep(0.01)
-
-
-async def kill(client: AsyncPipe, name: str, unit: str | None = None) -> None:
-    """Kill a process, and wait until its parent knows."""
-    before = client.health()[unit or name]["restarts"]
-    os.kill(client.process_ids[name], signal.SIGKILL)
-    while client.health()[unit or name]["state"] == "ready" and client.health()[unit or name]["restarts"] == before:
-        await asyncio.sleep(0.002)
-
-
-def blamed(failed: list[tuple[int, OmniError]], *stages: str) -> None:
-    """Check that every failure is reported as what it is."""
-    for _, error in failed:
-        assert isinstance(error, RequestFailedError), error
-        assert (error.error_type, error.stage in stages) == ("ProcessDied", True), error
-        assert "SIGKILL" in str(error)
 
 
 @pytest.mark.parametrize(("make", "right"), [(branching, right_branching), (streaming, right_streaming)])
@@ -193,9 +168,7 @@ async def test_a_process_may_be_suspended_for_most_of_a_minute(folder: Path, req
     await stop_and_go_on(folder, 45)
 
 
-async def test_a_killed_rank_restarts_its_stage_under_load(folder: Path, monkeypatch: Any) -> None:
-    ranks = Path(__file__).parents[1] / "end_to_end" / "runtime"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ranks), os.environ["PYTHONPATH"]]))
+async def test_a_killed_rank_restarts_its_stage_under_load(folder: Path) -> None:
     config = make_pipeline(
         folder,
         StageConfig(name="start", factory="parallel_stages:vector", process="start", next="linear"),
@@ -286,13 +259,11 @@ async def test_the_coordinators_event_loop_is_never_blocked(folder: Path) -> Non
 
 async def test_the_first_tensor_does_not_block_a_loop_without_torch(folder: Path) -> None:
     """In a parent that has not imported torch; inputs and results hold tensors, and other requests go on meanwhile."""
-    here = Path(__file__).parent
     script = f"""
 import asyncio, sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "end_to_end" / "runtime")!r}]
 from pathlib import Path
-import test_deaths
-asyncio.run(test_deaths.first_tensors(Path({str(folder)!r})))
+import death_harness
+asyncio.run(death_harness.first_tensors(Path({str(folder)!r})))
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
     output = (await asyncio.wait_for(process.communicate(), 200))[0].decode().split()
@@ -300,36 +271,14 @@ asyncio.run(test_deaths.first_tensors(Path({str(folder)!r})))
     assert output[:1] == ["ok"], output
 
 
-async def first_tensors(folder: Path) -> None:
-    def make(name: str, factory: str, **fields: Any) -> StageConfig:
-        return StageConfig(name=name, factory=f"fault_stages:{factory}", process=name, terminal=True, **fields)
-
-    config = make_pipeline(folder, make("only", "vector"))
-    bystanders = make_pipeline(folder, step("only", terminal=True))
-    async with open_async(bystanders) as others, open_async(config) as client:
-        with standstills() as seen:
-            async with Load(others, lambda n, answer: bool(answer["only"]["n"] == n)).running() as load:
-                assert "torch" not in sys.modules
-                tensors = [client.submit(OmniRequest({"n": n, "nbytes": 1000 * n})) for n in range(8)]
-                for n, answer in enumerate(await asyncio.gather(*tensors)):
-                    assert answer["only"]["tensor"].tolist() == [n] * 1000 * n
-                again = sys.modules["torch"].arange(5)
-                await client.submit(OmniRequest({"n": 1, "nbytes": 1, "unread": again}))
-                assert load.answered > 200
-        # Importing torch takes a second or more; the interpreter changes its thread after 5 ms, except in initialisers in C.
-        print("ok" if max(seen) < (0.4, "") else "slow", max(seen))
-
-
 async def test_killed_parents_leave_nothing(folder: Path) -> None:
     """The parent, under load, with tensors in shared memory, is killed with -9: its children and files go with it."""
     shared = set(os.listdir("/dev/shm"))
-    here = Path(__file__).parent
     script = f"""
 import asyncio, sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "end_to_end" / "runtime")!r}]
 from pathlib import Path
-import test_deaths
-asyncio.run(test_deaths.run_until_killed(Path({str(folder)!r})))
+import death_harness
+asyncio.run(death_harness.run_until_killed(Path({str(folder)!r})))
 """
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -341,27 +290,6 @@ asyncio.run(test_deaths.run_until_killed(Path({str(folder)!r})))
     parent.kill()
     await parent.wait()
     end = time.monotonic() + SOON
-    while any(map(_lives, pids)) or list(folder.glob("omni-*")) or shared_memory(shared):
-        assert time.monotonic() < end, [pid for pid in pids if _lives(pid)]
+    while any(map(lives, pids)) or list(folder.glob("omni-*")) or shared_memory(shared):
+        assert time.monotonic() < end, [pid for pid in pids if lives(pid)]
         await asyncio.sleep(0.02)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-async def run_until_killed(folder: Path) -> None:
-    config = make_pipeline(
-        folder,
-        StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
-        StageConfig(name="check", factory="fault_stages:check_vector", process="check", terminal=True),
-    )
-    async with (
-        open_async(config) as client,
-        Load(client, lambda n, answer: True, {"nbytes": 400_000}).running() as load,
-    ):
-        print(*client.process_ids.values(), flush=True)
-        await load.more(10**9, seconds=60)

@@ -9,26 +9,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from family_stages import STARTS
+from family_stages import STARTS, pipeline
 from fault_harness import SOON
 from pipelines import make_pipeline
 
 from omni_core.client import AsyncPipe, open_async
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.schema import StageConfig
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
 WAYS = list(STARTS)
 MARKED = [way for way in WAYS if way != "program without environment"]
-
-
-def pipeline(folder: Path, factory: str, **fields: Any) -> PipelineConfig:
-    stage = StageConfig(name="parent", process="parent", factory=f"family_stages:{factory}", terminal=True, **fields)
-    return make_pipeline(folder, stage)
 
 
 async def started(pipe: AsyncPipe, ways: list[str]) -> list[psutil.Process]:
@@ -73,7 +67,7 @@ async def test_they_end_when_their_stage_is_killed(folder: Path, env: dict[str, 
 PARENT = """
 import asyncio, json, sys
 from pathlib import Path
-from test_families import pipeline
+from family_stages import pipeline
 from omni_core.client import open_async
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
@@ -89,9 +83,8 @@ asyncio.run(main())
 
 
 async def test_they_end_when_the_program_is_killed(folder: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", PARENT, str(folder), json.dumps(MARKED)]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     line = await asyncio.to_thread(parent.stdout.readline)
     processes = [psutil.Process(pid) for pid in json.loads(line)]

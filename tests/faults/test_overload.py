@@ -5,20 +5,17 @@ queue.
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from fault_harness import SOON, Load, Watched, branching, right_branching, right_streaming, step, streaming, watched
+from fault_harness import SOON, Load, Watched, branching, right_branching, step, watched
 from pipelines import make_pipeline
 
 from omni_core.client import open_async
 from omni_core.config.schema import RelayConfig, StageConfig
-from omni_core.control import peer
-from omni_core.coordinator import request_machine
 from omni_core.errors import OverloadedError, RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
 
@@ -132,13 +129,11 @@ async def test_a_parent_does_not_grow_with_the_number_of_requests(folder: Path) 
     """Runs in a separate interpreter, which remembers less of past requests: 4,000 ids in place of 20,000, and 1,000 messages to a stage in
     place of 10,000. These fill every bounded record, and 12,000 more requests add no memory, neither objects nor pages.
     """
-    here = Path(__file__).parent
     script = f"""
 import asyncio, sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "end_to_end" / "runtime")!r}]
 from pathlib import Path
-import test_overload
-asyncio.run(test_overload.print_growth(Path({str(folder)!r})))
+import growth
+asyncio.run(growth.print_growth(Path({str(folder)!r})))
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
@@ -146,21 +141,6 @@ asyncio.run(test_overload.print_growth(Path({str(folder)!r})))
     objects, nbytes = map(int, output.split())
     assert objects < 3_000, "a record keeps one object of every fourth request, or more"
     assert nbytes < 1.5 * MIB
-
-
-async def print_growth(folder: Path) -> None:
-    """Print how many small objects, and bytes of private memory, 12,000 requests add."""
-    request_machine.REMEMBERED_IDS = 4_000
-    peer.ASK_AFTER = 1_000
-    async with open_async(streaming(folder)) as client:
-        objects, nbytes = [], []
-        async with Load(client, right_streaming).running() as load:
-            for requests in (4_500, 12_000):
-                await load.more(requests, seconds=250)
-                gc.collect()
-                objects.append(sys.getallocatedblocks())
-                nbytes.append(psutil.Process().memory_full_info().uss)
-        print(objects[1] - objects[0], nbytes[1] - nbytes[0])
 
 
 async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from death_harness import blamed, kill, serving
 from fault_harness import IN_FLIGHT, SOON, Watched, branching, right_branching, step, watched
 from pipelines import make_pipeline
-from test_deaths import blamed, kill, serving
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig

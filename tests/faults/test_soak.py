@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from death_harness import lives
 from fault_harness import IN_FLIGHT, Watched, right_streaming, step
 from pipelines import make_pipeline
-from test_deaths import _lives
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, StageConfig
@@ -141,7 +141,7 @@ class Soak:
             if self.chance.random() < 0.6:
                 os.kill(pid, signal.SIGKILL)
                 self.outcomes["killed"] += 1
-                while _lives(pid):  # a process that waits for a processor has not seen the signal yet
+                while lives(pid):  # a process that waits for a processor has not seen the signal yet
                     await asyncio.sleep(0.005)
             else:
                 os.kill(pid, signal.SIGSTOP)
@@ -184,7 +184,7 @@ async def test_soak(folder: Path, request: pytest.FixtureRequest) -> None:
         await pipeline.remember()
         soak = await run(client, seconds, seed, "soak", hurt=True)
         async with asyncio.timeout(LONGEST_REQUEST):
-            while not all(map(_lives, client.process_ids.values())) or any(
+            while not all(map(lives, client.process_ids.values())) or any(
                 unit["state"] != "ready" for unit in client.health().values()
             ):
                 await asyncio.sleep(0.05)

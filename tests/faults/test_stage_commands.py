@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_operations import ask, held, two, until
+from live_harness import ask, held, two, until
 
 from omni_cli.status_client import running
 from omni_core.client import AsyncPipe, open_async

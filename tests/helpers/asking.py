@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from toy_model import FeedbackRunner, ToyModel
+from toy_model import FeedbackRunner, ToyModel, generate
 
 from omni_core.model_runner import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
@@ -53,3 +53,7 @@ def feedback_alone(model: ToyModel, prompt: list[int], sampling: SamplingParams)
     engine.stop()
     thread.join(5)
     return ids
+
+
+MODEL = ToyModel()
+EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]

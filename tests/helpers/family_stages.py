@@ -10,8 +10,12 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+from pipelines import make_pipeline
+
+from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.protocol.messages import StagePayload
 
 SLEEP = ["sleep", "1000"]
@@ -112,3 +116,8 @@ def stray(payload: StagePayload) -> Any:
 
 def echo(payload: StagePayload) -> Any:
     return payload.data
+
+
+def pipeline(folder: Path, factory: str, **fields: Any) -> PipelineConfig:
+    stage = StageConfig(name="parent", process="parent", factory=f"family_stages:{factory}", terminal=True, **fields)
+    return make_pipeline(folder, stage)

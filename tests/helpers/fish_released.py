@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 RELEASED: dict[str, Any] = {
@@ -23,3 +25,26 @@ RELEASED: dict[str, Any] = {
         "attention_o_bias": False, "attention_qk_norm": False,
     },
 }  # fmt: skip
+
+
+NAMES = json.loads((Path(__file__).parents[1] / "omni_fish_s2/golden" / "released_names.json").read_text())
+
+
+def on_disk(name: str) -> str:
+    """The released name of a parameter of the reference."""
+    if name.startswith("fast_"):
+        return "audio_decoder." + name.removeprefix("fast_")
+    if name.startswith("codebook_embeddings."):
+        return "audio_decoder." + name
+    return "text_model.model." + name
+
+
+def folded(names: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    """Return weight normalisation's two tensors as the one that they make."""
+    made = {}
+    for name, shape in names.items():
+        if name.endswith((".original0", ".weight_g")):
+            continue
+        stem = name.removesuffix(".parametrizations.weight.original1").removesuffix(".weight_v")
+        made[stem if stem == name else f"{stem}.weight"] = tuple(shape)
+    return made

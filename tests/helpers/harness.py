@@ -90,3 +90,16 @@ class Oracle:
         self.begin(checkpoint, out, cases=cases)
         self.wait(out)
         return dict(np.load(out))
+
+
+def mixed(cases: dict[str, Any]) -> list[OmniRequest]:
+    """Eight requests: every modality, greedy and sampled, long and short, with their own seeds."""
+    made = []
+    for index, (_, case) in enumerate(sorted(cases.items())):
+        request = request_of(case)
+        if index % 2:
+            request.params["thinker"] |= {"temperature": 0.8, "top_k": 20, "max_new_tokens": 10 + 3 * index}
+            request.params["talker"] |= {"temperature": 0.9, "top_k": 50, "max_new_tokens": 16 + 4 * index}
+            request.params["seed"] = 100 + index
+        made.append(request)
+    return made

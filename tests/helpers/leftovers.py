@@ -6,14 +6,6 @@ import os
 import time
 from pathlib import Path
 
-try:
-    from kept_forks import kept_pids
-except ModuleNotFoundError:  # without omni-torch there is no fork server
-
-    def kept_pids() -> set[int]:
-        return set()
-
-
 SECONDS = 20.0
 """Only a failure waits that long."""
 
@@ -41,11 +33,10 @@ class Before:
 
     @staticmethod
     def _running() -> set[object]:
-        """Return the children, theirs included, but for the fork server that waits for the next test."""
+        """Return the children, theirs included."""
         import psutil
 
-        kept = kept_pids()
-        return {each for each in psutil.Process().children(recursive=True) if each.pid not in kept}
+        return set(psutil.Process().children(recursive=True))
 
     def expect_nothing_new(self, folder: Path) -> None:
         """Assert that what the test has made is gone, ``omni-*`` in its folder included.

@@ -30,7 +30,6 @@ from omni_core.protocol.messages import OmniRequest
 
 HERE, THERE = "10.197.32.1", "10.197.32.2"
 PYTHON = sys.executable
-STAGES = Path(__file__).parent
 _CLONE_NEWNET = 0x40000000
 
 
@@ -86,7 +85,7 @@ def make_network() -> Iterator[Network]:
     names = (f"omni-a-{os.getpid()}", f"omni-b-{os.getpid()}")
     devices = (f"ola{os.getpid()}", f"olb{os.getpid()}")
     program = subprocess.Popen(
-        [sys.executable, str(STAGES / "link.py"), *devices],
+        [sys.executable, str(Path(__file__).with_name("link.py")), *devices],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import tempfile
@@ -26,10 +25,8 @@ SECONDS = 60.0
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a short path; the stages can be imported by every process."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)
+def folder() -> Iterator[Path]:
+    """A folder with a short path."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as made:
         yield Path(made)
 

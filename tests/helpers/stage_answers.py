@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen3.decode import create_decode
 from omni_torch.engine.scheduler import EngineScheduler
 
 SAMPLING: list[dict[str, Any]] = [
@@ -47,3 +51,24 @@ def assert_same(one: Any, other: Any) -> None:
             assert_same(one[name], other[name])
     else:
         assert one == other
+
+
+def decoded(checkpoint: Path, ids: list[int], begun: str = "") -> tuple[list[str], str]:
+    scheduler = create_decode(str(checkpoint))
+    request, metadata = OmniRequest(), {"begun": begun} if begun else None
+    for token in ids:
+        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", [token], "thinker", metadata, request))
+    result = {"token_ids": ids, "finish_reason": "stop", "prompt_tokens": 3, "notices": ["n"]}
+    scheduler.inbox.put(IncomingMessage("r", "stream_done", None, "thinker", None, request))
+    scheduler.inbox.put(
+        IncomingMessage("r", "new_request", StagePayload("r", request, result), "thinker", None, request)
+    )
+    threading.Thread(target=scheduler.start, daemon=True).start()
+    pieces = []
+    while (message := scheduler.outbox.get(10)) is not None and message.type == "stream":
+        pieces.append(message.data.text)
+    scheduler.stop()
+    assert message is not None
+    assert message.data.usage == {"prompt_tokens": 3, "completion_tokens": len(ids)}
+    assert message.data.notices == ["n"]
+    return pieces, message.data.text

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors import safe_open
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from fish_cases import SHAPES
+from safetensors import safe_open
 
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 

@@ -4,7 +4,6 @@ calls the recorded function again (see tests/omni_torch/engine/test_graphs.py).
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from attrs import evolve
 from fish_cases import CASES, SAMPLED, SAMPLED_CASES, SHAPES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from fish_released import RELEASED
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch/engine"))
-
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 
 from omni_fish_s2.config import parse_config

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from math import prod
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fish_released import RELEASED
-from test_released import NAMES, on_disk
+from fish_released import NAMES, RELEASED, on_disk
 
 from omni_cli.deploy.budgets import problems
 from omni_cli.deploy.fitting import placed

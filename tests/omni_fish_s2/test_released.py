@@ -6,12 +6,11 @@ the released ones put back: ``text_model.model.`` and ``audio_decoder.`` before 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from fish_released import RELEASED
+from fish_released import NAMES, RELEASED, folded, on_disk
 
 from omni_core.errors import ConfigError
 from omni_fish_s2.checkpoint import JOINED
@@ -21,17 +20,6 @@ from omni_fish_s2.codec.weights import CodecFile, load_codec
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.slow import PREFIXES, SlowDecoder
 from omni_torch.checkpoints.weights import prefixed
-
-NAMES = json.loads((Path(__file__).parent / "golden" / "released_names.json").read_text())
-
-
-def on_disk(name: str) -> str:
-    """The released name of a parameter of the reference."""
-    if name.startswith("fast_"):
-        return "audio_decoder." + name.removeprefix("fast_")
-    if name.startswith("codebook_embeddings."):
-        return "audio_decoder." + name
-    return "text_model.model." + name
 
 
 def test_every_tensor_of_the_decoders_is_accounted_for() -> None:
@@ -51,17 +39,6 @@ def test_every_tensor_of_the_decoders_is_accounted_for() -> None:
             read |= {part: released[part] for part in parts}
     assert read == released
     assert sum(tensor.numel() for tensor in model.state_dict().values()) == pytest.approx(4.56e9, rel=0.01)
-
-
-def folded(names: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    """Return weight normalisation's two tensors as the one that they make."""
-    made = {}
-    for name, shape in names.items():
-        if name.endswith((".original0", ".weight_g")):
-            continue
-        stem = name.removesuffix(".parametrizations.weight.original1").removesuffix(".weight_v")
-        made[stem if stem == name else f"{stem}.weight"] = tuple(shape)
-    return made
 
 
 def test_every_tensor_of_the_codec_is_accounted_for() -> None:

@@ -5,7 +5,6 @@ text ends.
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -99,12 +98,8 @@ def config_of(checkpoint: Path, **options: object) -> PipelineConfig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tiny: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
-    with pytest.MonkeyPatch.context() as patch:
-        here = str(Path(__file__).parent)
-        patch.setenv("PYTHONPATH", here)
-        patch.setattr(sys, "path", [here, *sys.path])
-        async with open_async(config_of(tiny["b"], initial_chunk=2, chunk=4)) as opened:
-            yield opened
+    async with open_async(config_of(tiny["b"], initial_chunk=2, chunk=4)) as opened:
+        yield opened
 
 
 def written(pieces: list[object], pause: float = 0.0, **fields: object) -> OmniRequest:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from math import prod
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fish_released import RELEASED
-from test_released import NAMES, folded
+from fish_released import NAMES, RELEASED, folded
 
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.works import works_of

@@ -16,7 +16,7 @@ import pytest
 def test_every_kernel_compiles(capability: int, tmp_path: Path) -> None:
     pytest.importorskip("omni_torch.engine")
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    script = Path(__file__).with_name("compile_all.py")
+    script = Path(__file__).parents[1] / "helpers/compile_all.py"
     done = subprocess.run(
         [sys.executable, str(script), str(capability)], env=environment, capture_output=True, text=True, timeout=250
     )

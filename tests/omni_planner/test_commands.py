@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "omni_qwen3"))
-
 from released_files import write_released
 
 from omni_cli.deploy.predictions import read_prediction

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,6 @@ from typing import Any
 import pytest
 import torch
 from hearing import answer, heard
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from networks import reference
 
 from omni_qwen3.code2wav import Vocoder, create_code2wav

@@ -5,15 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from released import RELEASED
 
 from omni_core.errors import ConfigError

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
+from stage_answers import decoded
 from transformers import AutoTokenizer
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage
-from omni_qwen3.decode import create_decode
-
 TEXTS = ["hello there", "Grüße, 世界 🦊 und noch 👩‍👩‍👧!", "a  b\n\n c ", "", "��", "x" * 300]
-
-
-def decoded(checkpoint: Path, ids: list[int], begun: str = "") -> tuple[list[str], str]:
-    scheduler = create_decode(str(checkpoint))
-    request, metadata = OmniRequest(), {"begun": begun} if begun else None
-    for token in ids:
-        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", [token], "thinker", metadata, request))
-    result = {"token_ids": ids, "finish_reason": "stop", "prompt_tokens": 3, "notices": ["n"]}
-    scheduler.inbox.put(IncomingMessage("r", "stream_done", None, "thinker", None, request))
-    scheduler.inbox.put(
-        IncomingMessage("r", "new_request", StagePayload("r", request, result), "thinker", None, request)
-    )
-    threading.Thread(target=scheduler.start, daemon=True).start()
-    pieces = []
-    while (message := scheduler.outbox.get(10)) is not None and message.type == "stream":
-        pieces.append(message.data.text)
-    scheduler.stop()
-    assert message is not None
-    assert message.data.usage == {"prompt_tokens": 3, "completion_tokens": len(ids)}
-    assert message.data.notices == ["n"]
-    return pieces, message.data.text
 
 
 @pytest.mark.parametrize("text", TEXTS)

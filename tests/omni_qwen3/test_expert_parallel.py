@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,6 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from qwen_stages import create_thinker
 from released import RELEASED
 

@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from networks import logits_of
 from safetensors.torch import save_file
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_quantized_checkpoints import logits_of
 
 from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config

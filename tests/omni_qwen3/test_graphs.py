@@ -5,19 +5,13 @@ GPU could record them. The recorder here calls the recorded function again (see 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "omni_torch/engine"))
-
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 from qwen_stages import create_talker, create_thinker
 from released import RELEASED

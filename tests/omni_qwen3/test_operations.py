@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,8 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from networks import one_shot, reference
+from torch import nn
 
 from omni_core.model_runner import CacheAttention
 from omni_qwen3.code2wav import Vocoder

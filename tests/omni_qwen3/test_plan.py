@@ -18,10 +18,6 @@ from typing import Any
 import pytest
 from attrs import evolve
 from click.testing import CliRunner, Result
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parents[1] / "omni_torch/checkpoints"))
-
 from hub_stand_in import serve
 from released import RELEASED
 from released_files import write_released

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from networks import LAYERS, logits_of
 from safetensors.torch import load_file, save_file
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner import ForwardBatch
 from omni_qwen3.checkpoint import open_checkpoint
 from omni_qwen3.config import read_config
 from omni_qwen3.layers import Experts
@@ -25,8 +24,6 @@ from omni_torch.checkpoints.weights import Checkpoint
 from omni_torch.operations.few_rows import Groups, widened
 from omni_torch.processes.tensor_parallel import TensorParallel
 from omni_torch.quantization.quantized_linear import GroupsLinear, Int4WeightLinear, Int8GroupsLinear
-
-LAYERS = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp\.experts)\..*_proj\.weight$"
 
 FORMATS: dict[str, dict[str, Any]] = {
     "gptq": {"group": 32},
@@ -44,23 +41,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "llm-compressor, a scale per output": {"group": -1, "method": "compressed-tensors"},
     "llm-compressor in 8 bits": {"group": 32, "method": "compressed-tensors", "bits": 8},
 }
-
-
-def attend(
-    layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-) -> torch.Tensor:
-    q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (query, key, value))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
-
-
-@torch.inference_mode()
-def logits_of(model: Thinker) -> torch.Tensor:
-    ids = torch.arange(40) * 7 % model.vocab_size
-    batch = ForwardBatch(
-        requests=[], starts=[0], lengths=[len(ids)], input_ids=ids, input_embeds=model.embed(ids), attention=attend,
-        positions=torch.arange(len(ids)).expand(3, -1), sample_rows=torch.arange(len(ids)), sampled=[],
-    )  # fmt: skip
-    return model.compute_logits(model(batch).hidden).double()
 
 
 def load(folder: Path) -> Thinker:

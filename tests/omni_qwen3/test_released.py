@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from released import RELEASED
+from released_files import ENCODERS, released_shapes
 from safetensors import safe_open
 from torch import nn
 from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from released import RELEASED
-from released_files import ENCODERS, released_shapes
 
 from omni_qwen3.audio_network import AudioEncoder
 from omni_qwen3.checkpoint import sources

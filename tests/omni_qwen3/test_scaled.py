@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from networks import LAYERS, logits_of
 from qwen_stages import create_thinker
 from safetensors.torch import load_file, save_file
-from test_quantized_checkpoints import LAYERS, logits_of
 from torch import nn
 
 from omni_core.errors import ConfigError

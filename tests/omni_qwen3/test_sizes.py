@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from math import prod
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from released import RELEASED
 from released_files import ENCODERS, released_shapes, write_released
 

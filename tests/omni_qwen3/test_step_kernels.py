@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ import pytest
 import torch
 
 pytest.importorskip("omni_kernels_cpu")
-sys.path.insert(0, str(Path(__file__).parent))
-
 from qwen_stages import create_talker, create_thinker
 from stage_answers import SAMPLING, answers, assert_same
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from test_decode import decoded
+from stage_answers import decoded
 from transformers import AutoTokenizer
 
 from omni_core.errors import InvalidRequestError

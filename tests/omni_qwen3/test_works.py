@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from math import prod
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from released import RELEASED
 from released_files import ENCODERS, released_shapes
 

@@ -33,7 +33,7 @@ class Peer:
     """A second process with a relay of its own."""
 
     def __init__(self) -> None:
-        script = str(Path(__file__).with_name("peer.py"))
+        script = str(Path(__file__).parents[1] / "helpers/peer.py")
         self.process = subprocess.Popen(
             [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

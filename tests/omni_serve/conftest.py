@@ -21,16 +21,12 @@ from omni_core import AsyncPipe, open_async
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
 
-STAGES = str(Path(__file__).parent / "stages")
-
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def pipe() -> AsyncIterator[AsyncPipe]:
     """The pipeline, for all tests of this folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
-        async with open_async(speaking_pipeline()) as pipe:
-            yield pipe
+    async with open_async(speaking_pipeline()) as pipe:
+        yield pipe
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 import pytest_asyncio
-import recogniser as module
 from attrs import evolve
 from omni_serve_clients import http_client
 from recogniser import INTERFACE, recogniser, recording
@@ -36,11 +33,8 @@ TEXT_OF_IT = "one two three four"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def app() -> AsyncIterator[Application]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = str(Path(module.__file__).parent)
-        patch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
-        async with open_async(recogniser()) as pipe:
-            yield create_app(pipe, Settings())
+    async with open_async(recogniser()) as pipe:
+        yield create_app(pipe, Settings())
 
 
 @pytest.fixture

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from attrs import evolve
 from serve_stages import INTERFACE, speaking_pipeline
 
 from omni_core.config.schema import PipelineConfig
 from omni_serve.testing import ServingConformance
-
-STAGES = os.path.join(os.path.dirname(__file__), "stages")
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
 
 
 class TestTones(ServingConformance):

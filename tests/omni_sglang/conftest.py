@@ -13,7 +13,7 @@ END_TO_END = HERE.parent / "end_to_end"
 if find_spec("sglang") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    sys.path[:0] = [str(HERE), str(HERE.parent / "omni_torch/engine")]
+    sys.path.insert(0, str(HERE))
     if find_spec("sgl_kernel") is None:
         import cpu_shim
 
@@ -25,4 +25,3 @@ else:
     fixtures = module_from_spec(spec)
     spec.loader.exec_module(fixtures)
     cases, checkpoints, files, reference = fixtures.cases, fixtures.checkpoints, fixtures.files, fixtures.reference
-    kept_fork_server, no_server_is_left = fixtures.kept_fork_server, fixtures.no_server_is_left

@@ -16,11 +16,6 @@ from omni_testing import CheckpointConformance
 from omni_testing.checkpoints import Files
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-
-
 class Speaker(CheckpointConformance):
     def component(self) -> PipelineComponent:
         return COMPONENT

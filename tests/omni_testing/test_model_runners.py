@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "omni_torch/engine"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 from right_runners import FeedbackRequests, Requests, StreamedRequests
 
 from omni_testing import FeedbackConformance, ModelRunnerConformance

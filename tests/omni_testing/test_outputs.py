@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,11 +26,6 @@ from omni_core.protocol.outputs import (
 )
 from omni_testing import PipelineConformance
 from omni_testing.outputs import check_outputs, check_sound, check_transcript
-
-
-@pytest.fixture(autouse=True)
-def stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
 def asked(seconds: float, **params: Any) -> OmniRequest:

@@ -27,10 +27,8 @@ Check = Callable[..., Result]
 
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+def check(tmp_path: Path) -> Check:
     """Run the command on two stages, in two processes or in one."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
     def run(relay: str, process: str = "b") -> Result:
         path = tmp_path / "pipeline.yaml"

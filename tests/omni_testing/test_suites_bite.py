@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-
 RELAYS = {
     "LosesTheSecondPut": "test_two_puts_in_flight_are_two",
     "LeaksOnAbort": "test_cleanup_frees_what_was_not_read",
@@ -264,10 +262,7 @@ def failed(folder: Path, source: str, *selection: str, timeout: float = 150) -> 
     """The tests of a file that fail, as ``TestClass::test`` without parameters."""
     path = folder / "test_wrong.py"
     path.write_text(source)
-    path_of_modules = os.pathsep.join(
-        [str(folder), str(HERE), str(HERE.parent / "omni_torch/engine"), os.environ.get("PYTHONPATH", "")]
-    )
-    environment = {**os.environ, "PYTHONPATH": path_of_modules}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])}
     command = [sys.executable, "-m", "pytest", str(path), "-q", *selection, "-p", "no:cacheprovider", "-c", os.devnull]
     command += ["-o", "faulthandler_timeout=60"]  # where it stands, should it stand still
     try:

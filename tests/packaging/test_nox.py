@@ -20,8 +20,6 @@ from pathlib import Path
 
 import nox
 
-sys.path.insert(0, {root!r})
-
 from nox_lanes import WHEELS, run_lanes, run_sessions
 
 BAD = {bad!r}
@@ -90,8 +88,6 @@ import sys
 from pathlib import Path
 
 import nox
-
-sys.path.insert(0, {root!r})
 
 from nox_tests import beside, run_tests
 

@@ -18,8 +18,6 @@ from omni_core.config.schema import RestartConfig, StageConfig
 from omni_core.errors import RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
 
-pytestmark = pytest.mark.usefixtures("importable_stages")
-
 
 def stage(name: str, function: str, **fields: Any) -> StageConfig:
     return StageConfig(**{"process": name, **fields}, name=name, factory=f"feature_stages:{function}")

@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from pipelines import make_pipeline
 
 from omni_core.client import AsyncPipe, open_async
-from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
+from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, RequestFailedError, StartupError
 from omni_core.hookspecs import works
@@ -31,33 +30,20 @@ from omni_core.protocol.messages import OmniRequest
 
 zmq = pytest.importorskip("zmq")
 
+from over_addresses import THERE, total, two_hosts  # noqa: E402
+
 from omni_launchers.hosts.curve import CurveContext, CurveKeys  # noqa: E402
 
-STAGES = Path(__file__).parent
-HERE, THERE = "127.0.0.1", "127.0.0.2"
 SECONDS = 60.0
 """Only a failure waits that long."""
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as made:
-        yield Path(made)
-
-
-@pytest.fixture
-def key_file(folder: Path) -> Path:
-    CurveKeys.new().write(folder / "run.key")
-    return folder / "run.key"
-
-
-@pytest.fixture
-def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a pipeline over two hosts: its stages are importable, and a relay connects the hosts."""
+def on_path() -> None:
+    """The environment of a pipeline over two hosts: a relay connects the hosts."""
     checked = {each.name: answer for hook, each, _, answer in load_plugins().check() if hook == "omni_relays"}
     if not any(works(checked.get(name, "not installed")) for name in ("nixl", "mooncake")):
         pytest.skip("no relay that joins hosts can work here")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAGES), os.environ.get("PYTHONPATH", "")]))
 
 
 @asynccontextmanager
@@ -85,28 +71,6 @@ async def host_server(key_file: Path) -> AsyncIterator[tuple[str, asyncio.subpro
         if process.returncode is None:
             process.send_signal(signal.SIGINT)
             await asyncio.wait_for(process.wait(), SECONDS)
-
-
-def two_hosts(folder: Path, key_file: Path, address: str, **fields: Any) -> PipelineConfig:
-    """Send a request in which ``big`` here makes a number of values and ``total`` there adds them up."""
-    relay = fields.pop("relay", None)
-    return PipelineConfig(
-        model_path="none",
-        stages=[
-            StageConfig(name="big", factory="pipeline_stages:big", process="big", next="total", relay=relay),
-            StageConfig(
-                name="total", factory="pipeline_stages:patient_total", process="total", terminal=True, host="b"
-            ),
-        ],
-        endpoints=EndpointsConfig(str(folder), HERE, str(key_file)),
-        hosts={"b": address},
-        **fields,
-    )
-
-
-async def total(client: AsyncPipe, count: int) -> None:
-    answer = await client.submit(OmniRequest({"count": count}))
-    assert answer["total"] == pytest.approx(count * (count - 1) / 2, rel=1e-6)
 
 
 async def test_a_pipeline_over_two_hosts_answers_and_leaves_nothing(
@@ -176,17 +140,16 @@ async def test_a_killed_runner_leaves_nothing_on_the_other_host(folder: Path, ke
     async with host_server(key_file) as (address, server):
         script = (
             "import asyncio, sys\n"
-            "sys.path.insert(0, sys.argv[1])\n"
             "from pathlib import Path\n"
-            "from test_hosts import two_hosts\n"
+            "from over_addresses import two_hosts\n"
             "from omni_core.client import open_async\n"
             "async def main():\n"
-            "    async with open_async(two_hosts(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])):\n"
+            "    async with open_async(two_hosts(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])):\n"
             "        print('up', flush=True)\n"
             "        await asyncio.sleep(600)\n"
             "asyncio.run(main())\n"
         )
-        arguments = [sys.executable, "-c", script, str(STAGES), str(folder), str(key_file), address]
+        arguments = [sys.executable, "-c", script, str(folder), str(key_file), address]
         runner = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
         assert runner.stdout is not None
         assert await asyncio.wait_for(runner.stdout.readline(), SECONDS) == b"up\n"

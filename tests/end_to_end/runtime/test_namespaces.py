@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_hosts import folder, key_file  # noqa: F401  (fixtures)
+from over_addresses import folder, key_file  # noqa: F401  (fixtures)
 
 from omni_core.plugins import load_plugins
 
@@ -54,21 +54,20 @@ def namespaces() -> Iterator[tuple[str, str]]:
 RUNNER = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
-    sys.path.insert(0, sys.argv[1])
-    import test_hosts
+    import over_addresses
     from omni_core.client import open_async
     from omni_core.config.schema import RelayConfig
 
     async def main():
-        folder, key, address, relay = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], sys.argv[5]
-        config = test_hosts.two_hosts(folder, key, address, relay=RelayConfig(backend=relay, slot_size_mb=16))
+        folder, key, address, relay = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+        config = over_addresses.two_hosts(folder, key, address, relay=RelayConfig(backend=relay, slot_size_mb=16))
         async with open_async(config) as client:
             for count in (10, 100_000, 3_000_000):
-                await test_hosts.total(client, count)
-            await asyncio.gather(*(test_hosts.total(client, 50_000 + number) for number in range(20)))
+                await over_addresses.total(client, count)
+            await asyncio.gather(*(over_addresses.total(client, 50_000 + number) for number in range(20)))
             print("all right")
 
-    test_hosts.HERE = sys.argv[6]
+    over_addresses.HERE = sys.argv[5]
     asyncio.run(main())
     """)
 
@@ -83,8 +82,7 @@ def test_a_pipeline_across_network_namespaces(
     problems = {each.name: problem for _, each, _, problem in load_plugins().check()}
     if problems.get(relay, "not installed") is not None:
         pytest.skip(f"{relay}: {problems.get(relay, 'not installed')}")
-    stages = str(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": stages, "UCX_TLS": "tcp,self"}
+    environment = {**os.environ, "UCX_TLS": "tcp,self"}
     here, there = (["ip", "netns", "exec", name] for name in namespaces)
     python = [sys.executable]
     listen = ["-m", "omni_core.cli", "hosts", "serve", "--listen", f"tcp://{B}:0", "--key", str(key_file)]
@@ -92,7 +90,7 @@ def test_a_pipeline_across_network_namespaces(
     try:
         assert server.stdout is not None
         address = server.stdout.readline().split()[2].rstrip(";")
-        arguments = ["-c", RUNNER, stages, str(folder), str(key_file), address, relay, A]
+        arguments = ["-c", RUNNER, str(folder), str(key_file), address, relay, A]
         ended = subprocess.run(
             [*here, *python, *arguments], capture_output=True, text=True, timeout=200, env=environment, check=False
         )

@@ -19,8 +19,6 @@ from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
 from omni_core.errors import ConfigError, RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
-pytestmark = pytest.mark.usefixtures("importable_stages")
-
 
 def stage(name: str, function: str, **fields: object) -> StageConfig:
     return StageConfig(name=name, factory=f"parallel_stages:{function}", **{"process": name, **fields})  # type: ignore[arg-type]

@@ -23,9 +23,6 @@ from omni_core.errors import ConfigError, OmniError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue
 
-pytestmark = pytest.mark.usefixtures("importable_stages")
-
-
 Event = dict[str, Any]
 
 

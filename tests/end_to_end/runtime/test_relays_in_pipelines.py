@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from pathlib import Path
 
@@ -22,8 +21,7 @@ USABLE = [each.name for hook, each, _, answer in load_plugins().check() if hook 
 
 
 @pytest.mark.parametrize("relay", USABLE)
-async def test_tensors_of_every_size_arrive_and_leave_nothing(relay: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+async def test_tensors_of_every_size_arrive_and_leave_nothing(relay: str) -> None:
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         config = make_pipeline(
             Path(folder),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -16,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 from leftovers import Before
+from three_stages import pipeline, stage, three
 
 from omni_core.client import AsyncPipe, open_async
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.schema import PipelineConfig
 from omni_core.errors import (
     ConfigError,
     InvalidRequestError,
@@ -28,13 +28,6 @@ from omni_core.errors import (
     StartupError,
 )
 from omni_core.protocol.messages import OmniRequest
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
 
 
 @pytest.fixture
@@ -50,27 +43,6 @@ def nothing_left(tmp_path: Path) -> Any:
     before = Before()
     yield
     before.expect_nothing_new(tmp_path)
-
-
-def stage(name: str, function: str, **fields: Any) -> StageConfig:
-    fields.setdefault("process", name)
-    return StageConfig(name=name, factory=f"pipeline_stages:{function}", **fields)
-
-
-def pipeline(tmp_path: Path, *stages: StageConfig, **fields: Any) -> PipelineConfig:
-    from omni_core.config.schema import EndpointsConfig
-
-    return PipelineConfig(model_path="none", stages=list(stages), endpoints=EndpointsConfig(str(tmp_path)), **fields)
-
-
-def three(tmp_path: Path, together: bool = False, **first: Any) -> PipelineConfig:
-    where = {"process": "all"} if together else {}
-    return pipeline(
-        tmp_path,
-        stage("start", "start", next="middle", **where, **first),
-        stage("middle", "middle", next="end", **where),
-        stage("end", "end", terminal=True, **where),
-    )
 
 
 def asking(**inputs: Any) -> OmniRequest:
@@ -242,7 +214,6 @@ async def test_terminal_stages_fn_chooses_and_several_terminals_merge(tmp_path: 
         stage("end", "end", terminal=True),
         terminal_stages_fn="pipeline_stages:terminals",
     )
-    sys.path.insert(0, str(HERE))
     async with open_async(config) as client:
         assert set(await client.submit(asking(n=1))) == {"middle", "end"}
         only = OmniRequest(inputs={"n": 1}, metadata={"terminals": ["end"]})
@@ -303,13 +274,12 @@ async def test_factory_arguments_are_checked(tmp_path: Path) -> None:
 
 SCRIPT = """
 import asyncio, sys
-sys.path.insert(0, {here!r})
 from pathlib import Path
-import test_runner
+from three_stages import three
 from omni_core.client import open_async
 
 async def main():
-    async with open_async(test_runner.three(Path({tmp!r}))) as client:
+    async with open_async(three(Path({tmp!r}))) as client:
         print(*client.process_ids.values(), flush=True)
         await asyncio.sleep(60)
 
@@ -321,7 +291,7 @@ asyncio.run(main())
 def test_children_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    script = SCRIPT.format(here=str(HERE), tmp=str(folder))
+    script = SCRIPT.format(tmp=str(folder))
     parent = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
     )

@@ -15,8 +15,6 @@ from omni_core.config.schema import StageConfig
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
-pytestmark = pytest.mark.usefixtures("importable_stages")
-
 
 @pytest.mark.parametrize("process", ["all", None], ids=["one process", "own processes"])
 async def test_a_stage_that_streams_without_stream_to_fails_the_request_that_streams(

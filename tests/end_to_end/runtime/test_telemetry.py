@@ -20,8 +20,6 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
-pytestmark = pytest.mark.usefixtures("importable_stages")
-
 
 @pytest.fixture(scope="module")
 def provider() -> TracerProvider:

@@ -22,8 +22,6 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
 
-pytestmark = pytest.mark.usefixtures("importable_stages")
-
 
 def two(folder: Path) -> PipelineConfig:
     return make_pipeline(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from network_harness import STAGES, Network, make_network
+from network_harness import Network, make_network
 
 from omni_launchers.hosts.curve import CurveKeys
 
@@ -21,9 +20,8 @@ def hosts() -> Iterator[Network]:
 
 @pytest.fixture
 def network(hosts: Network, monkeypatch: pytest.MonkeyPatch) -> Network:
-    """Two hosts and a link without a fault; this process is on the first one, and stages can be imported on both."""
+    """Two hosts and a link without a fault; this process is on the first one, stages can be imported on both."""
     hosts.both(delay=0.0, jitter=0.0, loss=0.0, rate=0.0, is_cut=False)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAGES), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("UCX_TLS", "tcp,self")
     monkeypatch.setattr(sys, "executable", str(hosts.python))
     return hosts

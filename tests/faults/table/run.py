@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = (HERE, HERE.parent, HERE.parents[1] / "end_to_end/runtime", HERE.parents[1] / "omni_torch/engine")
+FOLDERS = (HERE, HERE.parents[1] / "helpers")
 sys.path[:0] = map(str, FOLDERS)
 os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")])
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import example_pipeline
 import pytest
 from ruamel.yaml import YAML
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import example_pipeline
 
 from omni_cli.importing.report import Report
 from omni_cli.importing.sglang_omni.convert import convert as from_sglang

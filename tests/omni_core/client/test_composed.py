@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import part_stages as parts
 import pytest
 
 import omni_core as omni
@@ -17,19 +17,8 @@ from omni_core.config.schema import EndpointsConfig, PipelineConfig
 from omni_core.protocol.outputs import AudioChunk, TextChunk
 from omni_testing import PartConformance
 
-HERE = Path(__file__).parent
 
-
-@pytest.fixture(scope="module")
-def parts() -> Iterator[Any]:
-    """The module ``part_stages``, which child processes can import too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE), prepend=":")
-        patch.syspath_prepend(HERE)
-        yield import_module("part_stages")
-
-
-def assistant(parts: Any, folder: Path, *, stream: bool = True) -> PipelineConfig:
+def assistant(folder: Path, *, stream: bool = True) -> PipelineConfig:
     speak = Edge("mind", "voice", stream=True, keep=True)
     if not stream:
         speak = Edge("mind", "voice", "part_stages:to_text", keep=True)
@@ -41,15 +30,15 @@ def assistant(parts: Any, folder: Path, *, stream: bool = True) -> PipelineConfi
 
 
 @pytest.fixture(scope="module")
-def pipe(parts: Any) -> Iterator[omni.Pipe]:
+def pipe() -> Iterator[omni.Pipe]:
     with (
         tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder,
-        omni.open(assistant(parts, Path(folder))) as pipe,
+        omni.open(assistant(Path(folder))) as pipe,
     ):
         yield pipe
 
 
-def check_answers(pipe: omni.Pipe, parts: Any, sounds: list[int]) -> None:
+def check_answers(pipe: omni.Pipe, sounds: list[int]) -> None:
     """Ask with a whole recording, and with one that is spoken while the recogniser listens; ``sounds``: words of each piece."""
     found = pipe.submit(omni.OmniRequest({"samples": [1.0, 2.0]}))
     assert found["mind-decode"].text == "2: w1 w2 "
@@ -65,12 +54,12 @@ def check_answers(pipe: omni.Pipe, parts: Any, sounds: list[int]) -> None:
     assert {event.stage for event in events if event.final} == {"mind-decode", "voice-say"}
 
 
-def test_an_assistant_is_its_parts_with_streams_between_them(pipe: omni.Pipe, parts: Any) -> None:
+def test_an_assistant_is_its_parts_with_streams_between_them(pipe: omni.Pipe) -> None:
     check_answers(pipe, parts, [1, 1, 1, 1])
 
 
-def test_an_assistant_may_speak_when_the_text_is_whole(parts: Any, run_folder: Path) -> None:
-    with omni.open(assistant(parts, run_folder, stream=False)) as pipe:
+def test_an_assistant_may_speak_when_the_text_is_whole(run_folder: Path) -> None:
+    with omni.open(assistant(run_folder, stream=False)) as pipe:
         check_answers(pipe, parts, [4])
 
 
@@ -93,7 +82,7 @@ def test_each_part_sees_its_own_parameters_and_only_what_is_wanted_of_it(pipe: o
         ask(metadata={"mind_langage": "de"})
 
 
-async def test_a_part_before_a_pipeline_and_one_behind_it(parts: Any, run_folder: Path) -> None:
+async def test_a_part_before_a_pipeline_and_one_behind_it(run_folder: Path) -> None:
     """A guard or a translator: the same pipeline, which knows nothing of it."""
     config = compose(
         {"guard": parts.mind(), "inner": parts.mind()},
@@ -109,7 +98,7 @@ class TestMind(PartConformance):
     """Routes, waits, merges and streams by the names that the part knows."""
 
     @pytest.fixture(autouse=True)
-    def _stages(self, parts: Any) -> None:
+    def _stages(self) -> None:
         self._parts = parts
 
     def config(self) -> PipelineConfig:

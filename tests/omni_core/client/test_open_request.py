@@ -5,29 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import word_stages as words
 
 import omni_core as omni
 from omni_core.coordinator.input_stream import MOST_CHUNKS
 from omni_core.interface import Interface
 from omni_core.protocol.outputs import AudioChunk, TextChunk
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def words() -> Iterator[Any]:
-    """The module ``word_stages``, which child processes can import too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE), prepend=":")
-        patch.syspath_prepend(HERE)
-        yield import_module("word_stages")
 
 
 async def until(condition: Any) -> None:
@@ -36,7 +24,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_words_are_counted_while_they_come(words: Any, run_folder: Path) -> None:
+async def test_words_are_counted_while_they_come(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
         async with pipe.open_request(request_id="r") as request:
             await request.send(TextChunk("one tw"))
@@ -56,7 +44,7 @@ async def test_words_are_counted_while_they_come(words: Any, run_folder: Path) -
             await request.send({"pixels": np.zeros(3)})
 
 
-async def test_large_chunks_travel_too(words: Any, run_folder: Path) -> None:
+async def test_large_chunks_travel_too(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder)) as pipe, pipe.open_request() as request:
         for _ in range(5):
             await request.send(AudioChunk(np.zeros(2_000_000, np.float32), 16_000))
@@ -64,7 +52,7 @@ async def test_large_chunks_travel_too(words: Any, run_folder: Path) -> None:
         assert await request.results() == {"count": 5}
 
 
-async def test_a_slow_stage_slows_the_sender(words: Any, run_folder: Path) -> None:
+async def test_a_slow_stage_slows_the_sender(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder, delay=0.002)) as pipe, pipe.open_request() as request:
         most = 0
         for number in range(6 * MOST_CHUNKS):
@@ -75,7 +63,7 @@ async def test_a_slow_stage_slows_the_sender(words: Any, run_folder: Path) -> No
         assert await request.results() == {"count": 6 * MOST_CHUNKS}
 
 
-async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(words: Any, run_folder: Path) -> None:
+async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(run_folder: Path) -> None:
     config = words.word_pipeline(run_folder, retries=1)
     async with omni.open_async(config) as pipe:
         for word, error in (("fail", "ValueError: a word that fails"), ("die", "ProcessDied")):
@@ -94,7 +82,7 @@ async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(words
             assert await request.results() == {"count": 2}
 
 
-async def test_abandoned_and_aborted_requests_leave_nothing(words: Any, run_folder: Path) -> None:
+async def test_abandoned_and_aborted_requests_leave_nothing(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
         for number in range(50):
             request = pipe.open_request()
@@ -114,7 +102,7 @@ async def test_abandoned_and_aborted_requests_leave_nothing(words: Any, run_fold
                 pass
 
 
-async def test_a_reader_is_told_that_its_request_was_aborted(words: Any, run_folder: Path) -> None:
+async def test_a_reader_is_told_that_its_request_was_aborted(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
         async with pipe.open_request() as request:
             reading = asyncio.create_task(request.results())
@@ -123,14 +111,14 @@ async def test_a_reader_is_told_that_its_request_was_aborted(words: Any, run_fol
             await reading
 
 
-async def test_a_pipeline_that_takes_no_streams_says_so(words: Any, run_folder: Path) -> None:
+async def test_a_pipeline_that_takes_no_streams_says_so(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder, interface=Interface())) as pipe:
         with pytest.raises(omni.InvalidRequestError, match="takes no input as a stream"):
             pipe.open_request()
         assert pipe._runner.coordinator.in_flight == 0
 
 
-def test_threads_send_and_read(words: Any, run_folder: Path) -> None:
+def test_threads_send_and_read(run_folder: Path) -> None:
     with omni.open(words.word_pipeline(run_folder)) as pipe:
         with pipe.open_request() as request:
 

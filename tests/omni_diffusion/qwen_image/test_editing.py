@@ -20,7 +20,7 @@ import omni_diffusion.qwen_image.encoder
 from omni_core.errors import InvalidRequestError
 from omni_diffusion.source_image import content_of, read_image
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[2] / "helpers"
 REQUEST: dict[str, Any] = {
     "prompt": "make the circle green and leave everything else as it is, please",
     "guidance_scale": 3.0,
@@ -43,7 +43,7 @@ def test_an_edited_image_equals_diffusers(editing: Path, tmp_path: Path, monkeyp
         pytest.skip("the reference's processor needs torchvision: OMNI_ORACLE_PACKAGES names no folder with it")
     Image.fromarray(picture()).save(tmp_path / "in.png")
     out = tmp_path / "latents.pt"
-    command = [sys.executable, str(HERE / "reference_of_edits.py"), str(editing), str(tmp_path / "in.png")]
+    command = [sys.executable, str(HELPERS / "reference_of_edits.py"), str(editing), str(tmp_path / "in.png")]
     monkeypatch.setattr(omni_diffusion.qwen_image.encoder, "EDITED_AREA", 192 * 192)
     done = subprocess.run(
         [*command, json.dumps(REQUEST), str(192 * 192), str(out)],

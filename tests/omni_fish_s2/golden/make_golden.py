@@ -28,9 +28,9 @@ import torch
 from safetensors.numpy import save_file
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1] / "helpers"))
 
-import fish_cases  # noqa: E402 - beside this folder
+import fish_cases  # noqa: E402
 from fish_cases import CASES, FRAMES, MAX_NEW_TOKENS, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, SHAPES  # noqa: E402
 
 from omni_fish_s2.codec.weights import CodecFile  # noqa: E402

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,10 +21,8 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster(temporary: Path) -> Iterator[LocalCluster]:
-    """The processes of its nodes can import the stages of these tests."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    """The files of its nodes are all in one folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
         patch.setenv("TMPDIR", str(temporary))
         patch.setenv("RAY_TMPDIR", str(temporary))
         patch.setenv("RAY_raylet_start_wait_time_s", "120")

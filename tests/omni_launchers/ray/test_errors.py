@@ -28,7 +28,7 @@ WITHOUT_RAY = "import sys; sys.modules['ray'] = None; " + _OMNI
 
 
 def omni(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), **variables}
+    environment = {**os.environ, **variables}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment, check=False)
 

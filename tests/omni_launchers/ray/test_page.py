@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_tutorials import Reader, follow, reader
+from tutorials import Reader, follow, reader
 
 from omni_launchers.ray.conformance import LocalCluster
 

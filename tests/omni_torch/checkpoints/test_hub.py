@@ -14,9 +14,6 @@ from pathlib import Path
 
 import pytest
 from attrs import define
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from hub_stand_in import Hub, serve
 
 from omni_core.errors import ConfigError

@@ -4,11 +4,7 @@ settings is tested in tests/omni_testing.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 

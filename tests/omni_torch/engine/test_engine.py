@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import toy_model
-from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
+from asking import EXPECTED, MODEL, PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
@@ -32,7 +27,6 @@ from omni_torch.engine.batching import Batcher
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.engine.scheduler import EngineScheduler
 
-MODEL = ToyModel()
 Open = Callable[..., EngineScheduler]
 
 
@@ -62,9 +56,6 @@ def resting(scheduler: EngineScheduler) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
 
 
 def test_it_is_a_scheduler(engine: Open) -> None:

@@ -8,22 +8,16 @@ from __future__ import annotations
 import gc
 import logging
 import random
-import sys
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from asking import PROMPTS, SAMPLINGS, feedback_alone
+from asking import EXPECTED, PROMPTS, SAMPLINGS, feedback_alone
+from attention_stand_in import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
 from engine_harness import Driven
 from ghost import GhostRecorder, NoHostValues, decode, ghost_gpu
-from test_attention import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
-from test_engine import EXPECTED
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, ModelRunner, SamplingParams

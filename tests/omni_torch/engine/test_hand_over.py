@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,6 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from engine_harness import Driven
 from hand_over_stages import create_runner
 from toy_model import KV_HEADS, LAYERS, WIDTH, ToyModel, ToyRunner
@@ -32,7 +28,6 @@ from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.loop.autoregressive import LoopedScheduler
 from omni_torch.processes.tensor_parallel import TensorParallel
 
-HERE = Path(__file__).parent
 SHORT, LONG = list(range(1, 12)), [each % 90 for each in range(3, 403)]  # in a message, and by the relay
 
 
@@ -234,7 +229,6 @@ def pipeline(folder: Path, *ranks: int, separate: bool = True) -> PipelineConfig
 
 @pytest.fixture
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # the same kernels there as here
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
+from asking import collect
 from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from asking import collect
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
 from omni_core.model_runner import Forward, ForwardBatch

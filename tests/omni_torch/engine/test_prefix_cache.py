@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import toy_model
 from engine_harness import Driven
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
