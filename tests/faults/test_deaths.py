@@ -162,9 +162,8 @@ async def test_a_suspended_process_is_stalled_and_resumes(folder: Path) -> None:
     await stop_and_go_on(folder, 10)
 
 
-async def test_a_process_may_be_suspended_for_most_of_a_minute(folder: Path, request: pytest.FixtureRequest) -> None:
-    if not request.config.getoption("--slow"):
-        pytest.skip("needs --slow")
+@pytest.mark.full
+async def test_a_process_may_be_suspended_for_most_of_a_minute(folder: Path) -> None:
     await stop_and_go_on(folder, 45)
 
 

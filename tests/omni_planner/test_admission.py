@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.config.schema import PipelineConfig
@@ -137,7 +137,6 @@ class Replay:
                 each.refused, each.found = now, len(running)
 
 
-@settings(max_examples=300, deadline=None)
 @given(loads, costs, costs, costs, st.floats(0.21, 2.0), st.sampled_from([None, 0.0, 0.7, 1000.0]))
 def test_whatever_begins_is_in_time_and_everything_begins_or_is_refused(
     load: list[tuple[float, float]], waiting: float, begun: float, later: float, objective: float, wait: float | None
@@ -159,7 +158,6 @@ def test_whatever_begins_is_in_time_and_everything_begins_or_is_refused(
         assert len(replay.order) == len(load)
 
 
-@settings(max_examples=50, deadline=None)
 @given(loads)
 def test_an_objective_that_cannot_be_met_lets_one_after_another_begin(load: list[tuple[float, float]]) -> None:
     replay = Replay(Exact(0.2, 0.1, 0.1, 0.1), Options({"out": 0.1}))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import define, field
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.errors import ConfigError
@@ -56,7 +56,6 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(requests, st.integers(1, 6), st.sampled_from([8, 24, 64]))
 def test_an_engine_computes_the_same_steps_as_long_as_its_cache_has_room(
     asked: list[tuple[int, int, int]], max_running: int, max_batch_tokens: int
@@ -160,7 +159,6 @@ class _Sounds:
         return [torch.zeros(2 * len(frames)) for _, frames in work]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=7),
     st.integers(1, 5),

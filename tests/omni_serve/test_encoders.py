@@ -8,7 +8,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_serve.encoders import FORMATS, encoder, pcm16, wav_header, whole
@@ -99,7 +99,6 @@ def test_loud_sound_is_clipped_not_wrapped() -> None:
     assert pcm16(np.array([2.0, -2.0], np.float32)) == np.array([32767, -32767], "<i2").tobytes()
 
 
-@settings(max_examples=20)
 @given(st.lists(st.integers(0, 5000), max_size=8), st.sampled_from(["pcm", "wav", "flac"]))
 def test_any_pieces(sizes: list[int], name: str) -> None:
     assert streamed(name, sizes) == streamed(name, [])

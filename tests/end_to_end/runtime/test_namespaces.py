@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from over_addresses import folder, key_file  # noqa: F401  (fixtures)
 
 from omni_core.plugins import load_plugins
 
@@ -76,8 +75,8 @@ RUNNER = textwrap.dedent("""
 def test_a_pipeline_across_network_namespaces(
     relay: str,
     namespaces: tuple[str, str],
-    folder: Path,  # noqa: F811
-    key_file: Path,  # noqa: F811
+    folder: Path,
+    key_file: Path,
 ) -> None:
     problems = {each.name: problem for _, each, _, problem in load_plugins().check()}
     if problems.get(relay, "not installed") is not None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_cli.config.components import component_problems
@@ -94,7 +94,6 @@ documents = st.fixed_dictionaries(
 ).flatmap(lambda given: st.dictionaries(st.sampled_from(KEYS), values, max_size=3).map(lambda more: {**more, **given}))
 
 
-@settings(max_examples=80, deadline=None)
 @given(documents)
 def test_whatever_a_file_holds_everything_is_said(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]

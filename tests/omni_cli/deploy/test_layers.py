@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_cli.deploy.files import leaves
@@ -89,7 +89,6 @@ def outcome(*layers: Layer) -> Any:
         return "refused"
 
 
-@settings(max_examples=60, deadline=None)
 @given(documents, documents, documents)
 def test_a_chain_of_files_can_be_flattened_anywhere(a: Any, b: Any, c: Any) -> None:
     a, b, c = pruned(a), pruned(b), pruned(c)
@@ -101,7 +100,6 @@ def test_a_chain_of_files_can_be_flattened_anywhere(a: Any, b: Any, c: Any) -> N
         assert outcome(layer(low, "low"), layer(high, "high")) == apart
 
 
-@settings(max_examples=60, deadline=None)
 @given(documents, documents, documents)
 def test_a_resolved_config_is_a_base_as_good_as_its_layers(a: Any, b: Any, c: Any) -> None:
     try:
@@ -129,7 +127,6 @@ def value_at(config: PipelineConfig, parts: tuple[str, ...]) -> Any:
     return values
 
 
-@settings(max_examples=60, deadline=None)
 @given(documents, documents)
 def test_the_last_layer_that_says_a_value_is_in_force_and_is_named(a: Any, b: Any) -> None:
     layers = layer(a, "a"), layer(b, "b")
@@ -173,7 +170,6 @@ paths = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(paths, st.one_of(scalars, st.integers(4, 9), st.just("many"), st.just([1]), st.just({"k": 1})))
 def test_an_override_changes_the_config_or_is_an_error_that_names_it(parts: tuple[str, ...], value: Any) -> None:
     override = Override(parts, value, "--set it")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_cli.deploy.source import LayeredSource
@@ -75,7 +75,6 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(plain)
 def test_json_reads_back_equal(values: Any) -> None:
     assert parse(json.dumps(values, ensure_ascii=False), "t.json")[0] == values
@@ -145,7 +144,6 @@ texts = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
 @given(texts)
 def test_no_text_of_a_file_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.getbasetemp()

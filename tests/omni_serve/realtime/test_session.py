@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_serve.encoders import Samples, pcm16
@@ -579,7 +579,6 @@ def perform(session: Session, step: str, now: float, reply: str, item: str) -> l
     return session.failed(reply, now, ApiError(500, "x"))
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_any_order_of_events_leaves_the_session_consistent(steps: list[str]) -> None:
     session = make(items=6, turn_seconds=2.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.errors import ConfigError
@@ -66,7 +66,6 @@ def test_a_higher_threshold_needs_a_clearer_voice() -> None:
     assert not borders(sound, threshold=0.99)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5000))
 def test_turns_do_not_depend_on_how_sound_is_cut(step: int) -> None:
     sound = np.concatenate([np.zeros(5000, np.float32), speech(0.7), np.zeros(12_000, np.float32)])

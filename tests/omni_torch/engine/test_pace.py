@@ -10,7 +10,7 @@ import time
 import torch
 from asking import collect
 from attrs import define, evolve, field
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
@@ -158,7 +158,6 @@ def test_a_low_priority_rises_with_time() -> None:
 REQUEST = st.tuples(st.integers(1, 40), st.integers(1, 12), st.sampled_from([0, 0, 0, 2, -3]), st.integers(0, 5))
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(REQUEST, min_size=1, max_size=16),
     st.tuples(*[st.sampled_from([0.0, 0.0002, 0.02, 0.3])] * 3),

@@ -7,7 +7,7 @@ import math
 import torch
 from attrs import define, field
 from hearing import end, frame
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.protocol.messages import OmniRequest
@@ -123,7 +123,6 @@ def test_the_one_that_runs_dry_first_is_first() -> None:
     assert list(talk.heard) == ["late", "early"], "early has two seconds in hand"
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.2]), st.integers(1, 60)), min_size=1, max_size=6))
 def test_passes_are_those_of_the_order_of_arrival_while_nobody_runs_dry(requests: list[tuple[float, int]]) -> None:
     passes = []
@@ -151,7 +150,6 @@ def test_a_stream_whose_frames_do_not_come_holds_up_nobody() -> None:
 REQUEST = st.tuples(st.integers(0, 70), st.floats(0.0, 0.5), st.booleans())
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(REQUEST, max_size=12), st.sampled_from([0.0, 0.003, 0.02, 0.1]), st.sampled_from([None, 0.5, 1.0]))
 def test_every_request_that_has_come_whole_ends(
     requests: list[tuple[int, float, bool]], cost: float, growth: float | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_torch.vocoder.passes import NextChunk, Passes
@@ -69,7 +69,6 @@ CHUNK = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     st.dictionaries(st.integers(0, 20).map(str), CHUNK, max_size=12),
     st.one_of(st.none(), st.integers(1, 5)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.protocol.messages import OmniRequest
@@ -95,7 +95,6 @@ def test_one_slow_request_that_was_alone_does_not_hold_back_later_ones() -> None
     assert reach.seconds(1) < 0.1
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.lists(st.tuples(st.floats(0, 60), st.floats(0.01, 3)), min_size=1, max_size=6), min_size=1, max_size=12)
 )

@@ -90,7 +90,7 @@ PIPELINE = st.fixed_dictionaries(
     },
 ).flatmap(lambda fixed: st.dictionaries(NAMES, VALUES, max_size=4).map(lambda more: {**more, **fixed}))
 
-often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+often = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def converted(convert: Callable[..., Report], text: str) -> tuple[Report | None, Path]:
