@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import threading
 import time
 import weakref
@@ -380,10 +381,13 @@ def weights() -> ModelRunner:
 @pytest.mark.parametrize(
     ("name", "hint"), [("chunk_sise", "did you mean 'chunk_size'"), ("colour", "there are: max_running, ")]
 )
-def test_an_unknown_option_is_named_before_weights_are_read(name: str, hint: str) -> None:
+def test_an_unknown_option_is_named_before_weights_are_read(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "engine_stages", sys.modules[__name__])
     spec = StageSpec(
         name="talker",
-        model_runner="test_engine:weights",
+        model_runner="engine_stages:weights",
         scheduler="omni_torch.engine.scheduler:EngineScheduler",
         factory_args={"block_size": 4, name: 1},
     )
