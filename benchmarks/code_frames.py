@@ -27,7 +27,7 @@ from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import read_config
 from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.operations.few_rows import Matrix, matrix_of
 from omni_torch.operations.installed_kernels import install
 from omni_torch.operations.kernel_specs import kernel_specs

@@ -26,7 +26,7 @@ from omni_core.plugins import load_plugins
 from omni_core.protocol.specs import KernelSpec
 from omni_kernels_cpu.library import instruction_set, problem
 from omni_qwen3.config import read_config
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.operations.installed_kernels import install
 from omni_torch.operations.kernel_specs import kernel_specs
 

@@ -212,7 +212,7 @@ def main(
     loads = loads or ((8, 32) if quick else (8, 16, 32, 64))
     with tempfile.TemporaryDirectory() as folder:
         if checkpoint == "mid":
-            from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+            from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
             checkpoint = str(write_tiny_checkpoint(Path(folder) / "mid", shape="mid"))
         rows = asyncio.run(

@@ -30,7 +30,7 @@ from omni_diffusion.parts import parts
 from omni_diffusion.qwen_image.decoder import create_decoder
 from omni_diffusion.qwen_image.denoiser import create_denoiser
 from omni_diffusion.qwen_image.encoder import create_encoder
-from omni_diffusion.qwen_image.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen_image import write_tiny_checkpoint
 
 STEPS = [4, 12, 6, 20, 4, 8, 12, 6]
 

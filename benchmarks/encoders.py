@@ -20,7 +20,7 @@ import torch
 from report import Row, compare, json_option, publish, quick_option
 
 from omni_qwen3.code2wav import Vocoder
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.quantization.packed_linear import pack_linears
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))

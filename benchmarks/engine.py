@@ -33,7 +33,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_core.stage.assembly import assemble
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.quantization.packed_linear import packed, product
 from omni_torch.quantization.quantized_linear import QUANTIZATIONS

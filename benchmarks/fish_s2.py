@@ -34,8 +34,8 @@ from omni_fish_s2.codec.weights import CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.pipeline import fish_s2
 from omni_fish_s2.prompt import PromptBuilder
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_fish_s2.vocoder import Vocoder
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 
 CONCURRENT = 8
 TEXT = "Once upon a time there was a red fox in a blue house, and the sound of the sea was in every room."

@@ -26,7 +26,7 @@ from report import Row, alone, compare, json_option, publish, quick_option
 
 from omni_kernels_cpu.library import ABI, instruction_set, library, problem, use
 from omni_qwen3.config import read_config
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 KERNELS = ("omni_cpu_decode", "omni_cpu_prefill")
 """Decode steps of some kinds of weights are computed by the code of prompts."""

@@ -19,7 +19,7 @@ from report import Row, alone, compare, json_option, publish, quick_option
 from omni_core.client import open_async
 from omni_core.config.schema import LauncherConfig, PipelineConfig
 from omni_demo.speech.pipeline import CHECKPOINT, demo
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 SPEAKING = ("talker_ar", "code2wav")
 

@@ -44,7 +44,7 @@ from omni_qwen3.talker_feedback import TalkerFeedback
 from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.operations.installed_kernels import install
 from omni_torch.operations.kernel_specs import kernel_specs

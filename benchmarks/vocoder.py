@@ -19,8 +19,8 @@ import click
 from report import Row, compare, json_option, publish, quick_option
 
 from omni_demo.speech.pipeline import CHECKPOINT
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint as write_fish
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint as write_fish
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 CHUNKS = (4, 24, 24)
 LABELS = ("first chunk, 4 frames", "second, 24 frames", "third, 24 frames")

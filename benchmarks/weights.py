@@ -26,7 +26,7 @@ from report import Row, alone, json_option, publish, quick_option
 from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.pipeline import qwen3_omni_text
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.checkpoints import weight_cache
 
 WAYS: dict[str, tuple[str, str | None, float, float]] = {

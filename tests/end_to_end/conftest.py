@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from harness import SHAPES, TALKER_TOKENS, THINKER_TOKENS, Oracle, text_part
 
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,8 @@ pytest.importorskip("omni_demo.speech")
 pytest.importorskip("omni_serve")
 httpx = pytest.importorskip("httpx2")
 
-from omni_launchers.hosts.conformance import HERE, THERE, free_address  # noqa: E402
 from omni_launchers.hosts.curve import CurveKeys  # noqa: E402
+from omni_testing.ours.hosts import HERE, THERE, free_address  # noqa: E402
 
 ONE = ("--option", "processes=one")
 TWO = (

@@ -20,7 +20,7 @@ from omni_core.errors import ConfigError, RequestAbortedError
 from omni_qwen3.config import read_config
 from omni_qwen3.sharding import part_of
 from omni_qwen3.thinker_network import Thinker, load_thinker
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.processes.tensor_parallel import TensorParallel
 
 

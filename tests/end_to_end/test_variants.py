@@ -15,7 +15,7 @@ import pytest
 from harness import Oracle, pipeline, request_of, text_part
 
 from omni_core.client import open_async
-from omni_qwen3 import tiny_checkpoint
+from omni_testing.tiny import qwen3 as tiny_checkpoint
 
 Raw = dict[str, Any]
 

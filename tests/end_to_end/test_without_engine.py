@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 TOY = Path(__file__).parent / "toy_distribution"
 

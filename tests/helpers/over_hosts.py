@@ -17,8 +17,8 @@ import pytest
 from omni_core.client import AsyncPipe
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.protocol.messages import OmniRequest
-from omni_launchers.hosts.conformance import HERE, THERE, free_address
 from omni_launchers.hosts.curve import CurveKeys
+from omni_testing.ours.hosts import HERE, THERE, free_address
 
 SECONDS = 60.0
 """Only a failure waits that long."""

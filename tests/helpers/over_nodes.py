@@ -13,7 +13,7 @@ from omni_core.client import AsyncPipe
 from omni_core.config.schema import EndpointsConfig, LauncherConfig, PipelineConfig, StageConfig
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 COUNT = 200_000
 """Numbers in a payload: 1.6 MB, which only a relay carries."""

@@ -10,7 +10,7 @@ import pytest
 from fish_cases import SHAPES
 from safetensors import safe_open
 
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -18,8 +18,8 @@ from omni_fish_s2.commands import fish_s2
 from omni_fish_s2.config import parse_config, read_config
 from omni_fish_s2.prompt import PromptBuilder
 from omni_fish_s2.slow import load_decoders
-from omni_fish_s2.tiny_checkpoint import default_model, write_tiny_checkpoint
-from omni_fish_s2.tiny_tokenizer import MARKERS
+from omni_testing.tiny.fish_s2 import default_model, write_tiny_checkpoint
+from omni_testing.tiny.fish_s2_tokenizer import MARKERS
 
 
 def contents(folder: Path) -> dict[str, bytes]:

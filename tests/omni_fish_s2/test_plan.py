@@ -13,7 +13,7 @@ from omni_fish_s2.config import read_config
 from omni_fish_s2.memory import networks_of
 from omni_fish_s2.pipeline import fish_s2
 from omni_fish_s2.slow import load_decoders
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 from omni_torch.checkpoints.hub import listing
 
 

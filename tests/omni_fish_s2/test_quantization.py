@@ -17,8 +17,8 @@ from omni_fish_s2 import semantic
 from omni_fish_s2.config import read_config
 from omni_fish_s2.semantic import SpeechRunner
 from omni_fish_s2.slow import SlowDecoder, load_decoders
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing.quantized_checkpoints import write_scaled
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 from omni_torch.operations import few_rows
 from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear
 from omni_torch.quantization import packed_linear

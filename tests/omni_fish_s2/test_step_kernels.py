@@ -13,8 +13,8 @@ from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 pytest.importorskip("omni_kernels_cpu")
 
 from omni_fish_s2.fast import FastDecoder
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_kernels_cpu.library import problem
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 from omni_torch.operations.installed_kernels import install
 from omni_torch.quantization import packed_linear
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen25 import write_tiny_checkpoint
 
 
 @pytest.fixture(scope="session")

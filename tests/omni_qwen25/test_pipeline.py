@@ -25,12 +25,12 @@ from omni_core import open_async
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk
-from omni_qwen25.conformance import (
+from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
+from omni_testing.ours.qwen25 import (
     TalkerConformance,
     TalkerFeedbackConformance,
     ThinkerConformance,
 )
-from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
 
 PARAMS = {
     "thinker": {"max_new_tokens": 6},

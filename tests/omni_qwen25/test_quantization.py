@@ -15,7 +15,7 @@ from omni_qwen25.config import read_config
 from omni_qwen25.networks import Talker, Thinker, load_talker, load_thinker
 from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
-from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen25 import write_tiny_checkpoint
 from omni_torch.checkpoints import prepared
 from omni_torch.operations import few_rows
 from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear

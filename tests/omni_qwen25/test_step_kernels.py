@@ -14,7 +14,7 @@ pytest.importorskip("omni_kernels_cpu")
 
 from omni_core.protocol.messages import OmniRequest
 from omni_kernels_cpu.library import problem
-from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen25 import write_tiny_checkpoint
 from omni_torch.operations.installed_kernels import install
 from omni_torch.quantization import packed_linear
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import Checkpoint
 from omni_qwen3.config import parse_config, read_config
 from omni_qwen3.thinker_network import load_thinker
-from omni_qwen3.tiny_checkpoint import default_model, write_tiny_checkpoint
-from omni_qwen3.tiny_tokenizer import SPECIAL_TOKENS
+from omni_testing.tiny.qwen3 import default_model, write_tiny_checkpoint
+from omni_testing.tiny.qwen3_tokenizer import SPECIAL_TOKENS
 
 
 def contents(folder: Path) -> dict[str, bytes]:

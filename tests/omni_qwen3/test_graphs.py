@@ -20,10 +20,10 @@ from stage_answers import SAMPLING, answers, assert_same
 from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import parse_config
-from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
 from omni_qwen3.talker_feedback import recordable_frame
 from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker_network import Thinker
+from omni_testing.ours.qwen3 import TalkerConformance, ThinkerConformance
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.runners.graphs import CudaRecorder, EagerRecorder, Graphs, Named
 
@@ -69,7 +69,7 @@ def test_the_talker_and_its_frames_replayed(options: dict[str, Any], conformance
 
 @pytest.fixture(scope="module")
 def conformance_checkpoint() -> str:
-    from omni_qwen3.conformance import tiny_checkpoint
+    from omni_testing.ours.qwen3 import tiny_checkpoint
 
     return str(tiny_checkpoint())
 

@@ -17,7 +17,7 @@ from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
 from omni_qwen3.layers import Attention, Experts, RMSNorm, Router, SparseMLP
 from omni_qwen3.thinker_network import load_thinker
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.operations.few_rows import widened
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel

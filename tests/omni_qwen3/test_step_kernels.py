@@ -15,11 +15,11 @@ from stage_answers import SAMPLING, answers, assert_same
 
 from omni_kernels_cpu.library import problem
 from omni_qwen3.config import read_config
-from omni_qwen3.conformance import TalkerConformance, ThinkerConformance, tiny_checkpoint
 from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.ours.qwen3 import TalkerConformance, ThinkerConformance, tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.checkpoints import prepared
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.operations.code_frames import CodeChoice, code_frames

@@ -16,8 +16,8 @@ from omni_serve_clients import http_client
 
 from omni_core import AsyncPipe, open_async
 from omni_qwen3.pipeline import qwen3_omni
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_serve import Settings, create_app
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -95,7 +95,7 @@ def test_several_hosts(reader: Reader) -> None:
 @pytest.mark.timeout(240)
 def test_hosts_by_ssh_and_slurm(reader: Reader, tmp_path: Path) -> None:
     """``ssh gpu1`` leads to an sshd of the test, and ``srun`` is a stand-in, with two nodes."""
-    remote = pytest.importorskip("omni_launchers.remote.conformance")
+    remote = pytest.importorskip("omni_testing.ours.remote")
     joining = [each for hook, each, _, answer in load_plugins().check() if hook == "omni_relays" and works(answer)]
     if not any(getattr(each, "across_hosts", False) for each in joining):
         pytest.skip("no relay that joins hosts can work here")

@@ -18,9 +18,9 @@ from omni_core.cli.main import omni
 from omni_core.client import open_async
 from omni_core.errors import InvalidRequestError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
-from omni_qwen3.conformance import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import PluginConformance
+from omni_testing.ours.qwen3 import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 FEEDBACK = "talker_ar.feedback=argmax-codes"
 RUNNER = "thinker.model_runner=biased-thinker"

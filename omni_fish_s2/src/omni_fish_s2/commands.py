@@ -12,5 +12,5 @@ def fish_s2() -> None:
     """Fish Audio S2 checkpoints."""
 
 
-_WRITE = "omni_fish_s2.tiny_checkpoint:write_tiny_checkpoint"
+_WRITE = "omni_testing.tiny.fish_s2:write_tiny_checkpoint"
 fish_s2.add_command(tiny_checkpoint(_WRITE, ["a", "b", "c", "mid"], "Dimensions; mid is about 90 M."))

@@ -18,8 +18,8 @@ def omni_pipelines() -> list[PipelineComponent]:
             interface=INTERFACE,
             config_folder_fn="omni_torch.checkpoints.hub:config_folder",
             presets="omni_fish_s2:presets",
-            default_model="omni_fish_s2.tiny_checkpoint:default_model",
-            conformance="omni_fish_s2.conformance:SpeechConformance",
+            default_model="omni_testing.tiny.fish_s2:default_model",
+            conformance="omni_testing.ours.fish_s2:SpeechConformance",
         )
     ]
 

@@ -12,7 +12,7 @@ def qwen3() -> None:
     """Qwen3-Omni checkpoints."""
 
 
-_WRITE = "omni_qwen3.tiny_checkpoint:write_tiny_checkpoint"
+_WRITE = "omni_testing.tiny.qwen3:write_tiny_checkpoint"
 qwen3.add_command(
     tiny_checkpoint(_WRITE, ["a", "b", "c", "mid", "large"], "Dimensions; mid is about 270 M, large 1.5 B.")
 )

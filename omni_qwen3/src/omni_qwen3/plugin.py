@@ -5,12 +5,12 @@ from __future__ import annotations
 from omni_core.hookspecs import Component, PipelineComponent, ServiceComponent, hookimpl
 from omni_qwen3.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
-_SUITES = "omni_qwen3.conformance"
+_SUITES = "omni_testing.ours.qwen3"
 
 
 @hookimpl
 def omni_pipelines() -> list[PipelineComponent]:
-    default = "omni_qwen3.tiny_checkpoint:default_model"
+    default = "omni_testing.tiny.qwen3:default_model"
     return [
         PipelineComponent(
             "qwen3-omni",

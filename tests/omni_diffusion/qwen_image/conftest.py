@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from omni_diffusion.qwen_image.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.tiny.qwen_image import write_tiny_checkpoint
 
 
 @pytest.fixture(scope="session", params=["a", "b", "c"])

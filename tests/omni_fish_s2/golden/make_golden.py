@@ -34,7 +34,7 @@ import fish_cases  # noqa: E402
 from fish_cases import CASES, FRAMES, MAX_NEW_TOKENS, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, SHAPES  # noqa: E402
 
 from omni_fish_s2.codec.weights import CodecFile  # noqa: E402
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint  # noqa: E402
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint  # noqa: E402
 
 
 def prepare_imports() -> None:

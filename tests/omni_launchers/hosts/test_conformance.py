@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_launchers.hosts.conformance import HostsConformance
+from omni_testing.ours.hosts import HostsConformance
 
 
 class TestHosts(HostsConformance):

@@ -21,9 +21,9 @@ from omni_core.control.plane import ControlPlane
 from omni_core.protocol.codec import decode, encode_split
 from omni_core.protocol.messages import PeerUpMessage
 from omni_launchers.hosts import messages, versions
-from omni_launchers.hosts.conformance import HERE, THERE
 from omni_launchers.hosts.curve import PIECE_BYTES, CurveKeys, CurveNetwork, open_listener
 from omni_launchers.hosts.server import HostServer
+from omni_testing.ours.hosts import HERE, THERE
 
 SECONDS = 30.0
 KEYS = CurveKeys.new()

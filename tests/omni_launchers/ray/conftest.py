@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 
 @pytest.fixture(scope="session")

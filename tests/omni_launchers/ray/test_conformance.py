@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omni_launchers.ray.conformance import LocalCluster, RayConformance
+from omni_testing.ours.ray import LocalCluster, RayConformance
 
 
 class TestRay(RayConformance):

@@ -11,7 +11,7 @@ from over_nodes import launcher, raylet_of
 from omni_core.client import Reply, open_async
 from omni_core.config.schema import LauncherConfig, PipelineConfig
 from omni_demo.speech.pipeline import CHECKPOINT, demo
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 SPEAKING = ("talker_ar", "code2wav")
 QUESTIONS = ("What is your name?", "Hello")

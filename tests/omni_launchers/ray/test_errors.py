@@ -14,9 +14,9 @@ import pytest
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
 from omni_core.machines import LauncherOptions
-from omni_launchers.ray.conformance import LocalCluster
 from omni_launchers.ray.launcher import RayLauncher
 from omni_launchers.ray.settings import Settings
+from omni_testing.ours.ray import LocalCluster
 
 CONFIG = PipelineConfig(
     model_path="none",

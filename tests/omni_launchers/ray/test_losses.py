@@ -17,7 +17,7 @@ from over_nodes import agent_of, ask, gone, pipeline, raylet_of, serves_again
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import RequestFailedError
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 LOSS_SECONDS = 60.0
 """Only a failure waits that long; what a lost node held would compute for minutes."""

@@ -12,7 +12,7 @@ from over_nodes import ask, pipeline, raylet_of
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import StartupError
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 pytest.importorskip("omni_cli.live")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tutorials import Reader, follow, reader
 
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 __all__ = ["reader"]
 

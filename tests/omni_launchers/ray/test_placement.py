@@ -15,7 +15,7 @@ from omni_core.client import open_async
 from omni_core.config.schema import LauncherConfig, PipelineConfig, StageConfig
 from omni_core.errors import StartupError
 from omni_core.protocol.messages import OmniRequest
-from omni_launchers.ray.conformance import LocalCluster
+from omni_testing.ours.ray import LocalCluster
 
 
 def on_one_host(config: PipelineConfig) -> PipelineConfig:

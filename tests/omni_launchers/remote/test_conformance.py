@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_launchers.remote.conformance import SlurmConformance, SshConformance
+from omni_testing.ours.remote import SlurmConformance, SshConformance
 
 
 class TestSsh(SshConformance):

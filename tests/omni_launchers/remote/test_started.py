@@ -19,9 +19,9 @@ from omni_core.client import open_async
 from omni_core.config.schema import EndpointsConfig, LauncherConfig, PipelineConfig
 from omni_core.errors import ConfigError, RequestFailedError, StartupError
 from omni_core.machines import LauncherOptions
-from omni_launchers.remote.conformance import HERE, Sshd, make_srun, omni, servers
 from omni_launchers.remote.slurm import SlurmLauncher
 from omni_launchers.remote.ssh import SshLauncher
+from omni_testing.ours.remote import HERE, Sshd, make_srun, omni, servers
 
 
 def over(name: str, folder: Path, settings: dict[str, Any], **fields: Any) -> PipelineConfig:

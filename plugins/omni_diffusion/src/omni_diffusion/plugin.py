@@ -15,7 +15,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             "Qwen-Image: images from text, images edited by instruction",
             options=OPTIONS,
             interface=INTERFACE,
-            default_model="omni_diffusion.qwen_image.tiny_checkpoint:default_model",
+            default_model="omni_testing.tiny.qwen_image:default_model",
         )
     ]
 

@@ -16,28 +16,28 @@ def omni_launchers() -> list[Component]:
             "omni_launchers.hosts.launcher:HostsLauncher",
             "hosts that serve (omni hosts serve) or join (omni hosts join)",
             requires=("zmq",),
-            conformance="omni_launchers.hosts.conformance:HostsConformance",
+            conformance="omni_testing.ours.hosts:HostsConformance",
         ),
         Component(
             "ssh",
             "omni_launchers.remote.ssh:SshLauncher",
             "hosts whose servers are started by ssh",
             probe=lambda: _missing("ssh"),
-            conformance="omni_launchers.remote.conformance:SshConformance",
+            conformance="omni_testing.ours.remote:SshConformance",
         ),
         Component(
             "slurm",
             "omni_launchers.remote.slurm:SlurmLauncher",
             "nodes of a Slurm cluster, a step on each (srun)",
             probe=lambda: _missing("srun"),
-            conformance="omni_launchers.remote.conformance:SlurmConformance",
+            conformance="omni_testing.ours.remote:SlurmConformance",
         ),
         Component(
             "ray",
             "omni_launchers.ray.launcher:RayLauncher",
             "nodes of a Ray cluster, by a placement group (pip install 'omni-launchers[ray]')",
             requires=("ray", "zmq"),
-            conformance="omni_launchers.ray.conformance:RayConformance",
+            conformance="omni_testing.ours.ray:RayConformance",
         ),
     ]
 

@@ -12,5 +12,5 @@ def qwen25() -> None:
     """Qwen2.5-Omni checkpoints."""
 
 
-_WRITE = "omni_qwen25.tiny_checkpoint:write_tiny_checkpoint"
+_WRITE = "omni_testing.tiny.qwen25:write_tiny_checkpoint"
 qwen25.add_command(tiny_checkpoint(_WRITE, ["a", "b", "c"], "Dimensions."))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
 from omni_qwen25.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
-_SUITES = "omni_qwen25.conformance"
-_DEFAULT = "omni_qwen25.tiny_checkpoint:default_model"
+_SUITES = "omni_testing.ours.qwen25"
+_DEFAULT = "omni_testing.tiny.qwen25:default_model"
 
 
 @hookimpl

@@ -28,7 +28,7 @@ def omni_schedulers() -> list[Component]:
             requires=("torch",),
             runs_model_runners=True,
             preference=10,
-            conformance="omni_torch.engine.conformance:EngineConformance",
+            conformance="omni_testing.ours.engine:EngineConformance",
         )
     ]
 

@@ -12,9 +12,9 @@ from transformers import Qwen3OmniMoeConfig
 from demo_training.speech.speech import CODEBOOK, GROUPS
 from omni_demo.speech.phrases import PICTURE_PROMPTS, REPLIES, SOUND_PROMPTS, TOPICS
 from omni_demo.speech.pipeline import CHECKPOINT
-from omni_qwen3.tiny_checkpoint import write_processor_files
-from omni_qwen3.tiny_config import Shape, complete_saved_config, model_config
-from omni_qwen3.tiny_tokenizer import write_tokenizer
+from omni_testing.tiny.qwen3 import write_processor_files
+from omni_testing.tiny.qwen3_config import Shape, complete_saved_config, model_config
+from omni_testing.tiny.qwen3_tokenizer import write_tokenizer
 from omni_torch.checkpoints.chat_templates import FILE as TEMPLATE
 
 SHAPE = Shape(

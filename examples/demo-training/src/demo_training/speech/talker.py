@@ -20,7 +20,7 @@ from demo_training.speech.loop import Losses, standard_weights, train
 from demo_training.speech.questions import KNOWN, something_else
 from demo_training.speech.shape import SHAPE, config
 from demo_training.speech.speech import GROUPS, Utterance, utterances
-from omni_qwen3.tiny_config import codec_ids
+from omni_testing.tiny.qwen3_config import codec_ids
 
 STEPS = 450
 _IGNORED = -100

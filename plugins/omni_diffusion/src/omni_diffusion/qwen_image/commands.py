@@ -12,7 +12,7 @@ def qwen_image() -> None:
     """Qwen-Image checkpoints."""
 
 
-_WRITE = "omni_diffusion.qwen_image.tiny_checkpoint:write_tiny_checkpoint"
+_WRITE = "omni_testing.tiny.qwen_image:write_tiny_checkpoint"
 qwen_image.add_command(
     tiny_checkpoint(
         _WRITE, ["a", "b", "c", "mid", "edit"], "Dimensions; mid is about 40 M, edit is a checkpoint that edits images."

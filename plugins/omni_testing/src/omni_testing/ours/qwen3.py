@@ -24,8 +24,8 @@ from omni_qwen3.talker_feedback import TalkerFeedback
 from omni_qwen3.talker_network import Talker, load_talker, read_special
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker, load_thinker
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance, ProjectionConformance
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.runners.model_runner import ARModelRunner
 
 

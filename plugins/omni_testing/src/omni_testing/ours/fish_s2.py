@@ -12,8 +12,8 @@ import numpy as np
 from omni_core.config.schema import PipelineConfig
 from omni_core.protocol.messages import OmniRequest
 from omni_fish_s2.pipeline import fish_s2
-from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import PipelineConformance
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 
 
 @cache

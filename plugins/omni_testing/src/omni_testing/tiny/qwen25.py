@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from omni_qwen25.tiny_config import SHAPES, Shape, codec_ids, model_config
-from omni_qwen25.tiny_tokenizer import write_tokenizer
+from omni_testing.tiny.qwen25_config import SHAPES, Shape, codec_ids, model_config
+from omni_testing.tiny.qwen25_tokenizer import write_tokenizer
 from omni_torch.checkpoints.folders import written_once
 
 VOICES = {"Chelsie": "<|tts_chelsie|>", "Ethan": "<|tts_ethan|>"}

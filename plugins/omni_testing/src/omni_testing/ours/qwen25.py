@@ -20,9 +20,9 @@ from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
 from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
-from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
 from omni_qwen25.voices import Voice, load_voices
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance
+from omni_testing.tiny.qwen25 import write_tiny_checkpoint
 
 
 @cache

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from omni_qwen3.tiny_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
-from omni_qwen3.tiny_tokenizer import write_tokenizer
+from omni_testing.tiny.qwen3_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
+from omni_testing.tiny.qwen3_tokenizer import write_tokenizer
 from omni_torch.checkpoints.folders import written_once
 
 

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omni_fish_s2.tiny_config import SHAPES, Shape, model_config
-from omni_fish_s2.tiny_tokenizer import write_tokenizer
+from omni_testing.tiny.fish_s2_config import SHAPES, Shape, model_config
+from omni_testing.tiny.fish_s2_tokenizer import write_tokenizer
 from omni_torch.checkpoints.folders import written_once
 
 if TYPE_CHECKING:

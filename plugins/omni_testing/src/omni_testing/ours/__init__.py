@@ -1,0 +1,1 @@
+"""Conformance suites of our own components, for ``omni plugins check --full``; each module needs the distribution that it tests."""
