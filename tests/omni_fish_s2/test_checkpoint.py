@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from omni_core.errors import ConfigError
-from omni_fish_s2.commands import fish_s2
 from omni_fish_s2.config import parse_config, read_config
 from omni_fish_s2.prompt import PromptBuilder
 from omni_fish_s2.slow import load_decoders
-from omni_testing.tiny.fish_s2 import default_model, write_tiny_checkpoint
+from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 from omni_testing.tiny.fish_s2_tokenizer import MARKERS
 
 
@@ -49,34 +47,6 @@ def test_the_tokenizer_has_the_released_structure(tiny: dict[str, Path]) -> None
     assert tokenizer.token_to_id("<|speaker:0|>") is None
     text = "Grüße, 世界 🦊!"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-
-
-def test_the_command_writes_it(tmp_path: Path) -> None:
-    runner = CliRunner()
-    written = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "x"), "--shape", "c", "--dtype", "bfloat16"])
-    assert written.exit_code == 0, written.output
-    assert "shape c, random weights (seed 0)" in written.output
-    assert load_decoders(str(tmp_path / "x"), read_config(tmp_path / "x")).norm.weight.dtype == torch.float32
-    again = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "x")])
-    assert again.exit_code == 1
-    assert "another folder" in again.output
-    (tmp_path / "file").write_text("")
-    blocked = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "file" / "x")])
-    assert blocked.exit_code == 1
-    assert "cannot be written" in blocked.output
-    assert "Traceback" not in blocked.output
-    with pytest.raises(ValueError, match="unknown shape"):
-        write_tiny_checkpoint(tmp_path / "y", shape="z")
-
-
-def test_the_default_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path, notice = default_model()
-    assert "RANDOM" in notice
-    stamp = (Path(path) / "config.json").stat().st_mtime_ns
-    assert default_model()[0] == path
-    assert (Path(path) / "config.json").stat().st_mtime_ns == stamp
-    assert [each.name for each in (tmp_path / "omni").iterdir()] == [Path(path).name]
 
 
 @pytest.fixture

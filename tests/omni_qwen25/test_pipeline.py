@@ -1,4 +1,4 @@
-"""The pipeline as users meet it: what it declares, the command line, streamed sound, bad input by name, and the conformance suites."""
+"""The pipeline as users meet it: what it declares, the command line, streamed sound, and bad input by name."""
 
 from __future__ import annotations
 
@@ -26,29 +26,12 @@ from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk
 from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
-from omni_testing.ours.qwen25 import (
-    TalkerConformance,
-    TalkerFeedbackConformance,
-    ThinkerConformance,
-)
 
 PARAMS = {
     "thinker": {"max_new_tokens": 6},
     "talker": {"temperature": 0.0, "max_new_tokens": 12},
     "token2wav": {"seed": 1, "num_steps": 3},
 }
-
-
-class TestThinker(ThinkerConformance):
-    """The suite of model runners."""
-
-
-class TestTalker(TalkerConformance):
-    """The suite of model runners."""
-
-
-class TestTalkerFeedback(TalkerFeedbackConformance):
-    """The suite of feedback strategies."""
 
 
 def request(text: str = "Tell me a story.", **fields: Any) -> OmniRequest:

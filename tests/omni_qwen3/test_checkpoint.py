@@ -15,7 +15,7 @@ from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import Checkpoint
 from omni_qwen3.config import parse_config, read_config
 from omni_qwen3.thinker_network import load_thinker
-from omni_testing.tiny.qwen3 import default_model, write_tiny_checkpoint
+from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_testing.tiny.qwen3_tokenizer import SPECIAL_TOKENS
 
 
@@ -47,16 +47,6 @@ def test_the_tokenizer_has_the_released_structure(tiny: dict[str, Path]) -> None
         assert len(tokenizer.encode(role)) == 1, role
     text = "Grüße, 世界 🦊!"
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_the_default_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path, notice = default_model()
-    assert "RANDOM" in notice
-    stamp = (Path(path) / "config.json").stat().st_mtime_ns
-    assert default_model()[0] == path
-    assert (Path(path) / "config.json").stat().st_mtime_ns == stamp
-    assert [each.name for each in (tmp_path / "omni").iterdir()] == [Path(path).name]
 
 
 def test_an_existing_checkpoint_is_never_overwritten(tiny: dict[str, Path]) -> None:

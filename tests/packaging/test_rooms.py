@@ -39,7 +39,7 @@ SHARED = {
     "omni_torch": {*TORCH, "omni_testing", "omni_planner"},
     "omni_diffusion": {"omni_demo"},
     "omni_cli": {"omni_testing", "omni_serve", "omni_planner"},
-    "omni_launchers": set(),
+    "omni_launchers": {"omni_testing"},
     "omni_media": {"omni_serve", "omni_cli"},
     "omni_serve": {"omni_cli"},
     "omni_testing": {
@@ -47,7 +47,9 @@ SHARED = {
         "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers",
     },
     "omni_sglang": set(),
-    "omni_qwen3": {"omni_demo", "omni_qwen25"},
+    "omni_qwen3": {"omni_demo", "omni_qwen25", "omni_testing"},
+    "omni_fish_s2": {"omni_testing"},
+    "omni_qwen25": {"omni_testing"},
 }  # fmt: skip
 """Engines and models, and the distributions that may import them. All may import the core."""
 

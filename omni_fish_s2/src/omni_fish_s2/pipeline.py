@@ -11,11 +11,17 @@ from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_fish_s2.options import Options
+from omni_torch.checkpoints.default import random_checkpoint
 from omni_torch.checkpoints.hub import config_folder
 from omni_torch.placement.devices import device_of
 from omni_torch.placement.pipeline_options import DTYPES, check_options
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
+
+
+def default_model() -> tuple[str, str]:
+    """Return a tiny checkpoint with random weights, and a notice about it."""
+    return random_checkpoint("fish-s2", "fishaudio/s2-pro")
 
 
 def fish_s2(model_path: str, **options: Unpack[Options]) -> PipelineConfig:

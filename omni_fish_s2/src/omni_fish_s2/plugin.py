@@ -1,4 +1,4 @@
-"""Registers Fish S2: its pipeline, a command, and its parts by name."""
+"""Registers Fish S2: its pipeline and its parts by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             interface=INTERFACE,
             config_folder_fn="omni_torch.checkpoints.hub:config_folder",
             presets="omni_fish_s2:presets",
-            default_model="omni_testing.tiny.fish_s2:default_model",
+            default_model="omni_fish_s2.pipeline:default_model",
             conformance="omni_testing.ours.fish_s2:SpeechConformance",
         )
     ]
@@ -40,11 +40,6 @@ def omni_feedback_strategies() -> list[Component]:
     return [
         Component("fish-s2-frames", "omni_fish_s2.frame_feedback:FrameFeedback", "residual codes by the fast decoder")
     ]
-
-
-@hookimpl
-def omni_commands() -> list[Component]:
-    return [Component("fish-s2", "omni_fish_s2.commands:fish_s2", "Fish Audio S2 checkpoints")]
 
 
 @hookimpl

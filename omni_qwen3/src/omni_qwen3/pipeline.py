@@ -13,6 +13,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen3.options import Options, TextOptions
+from omni_torch.checkpoints.default import random_checkpoint
 from omni_torch.checkpoints.hub import config_folder
 from omni_torch.placement.devices import device_of
 from omni_torch.placement.pipeline_options import DTYPES, check_options
@@ -25,6 +26,11 @@ LIMITS = (
     *("max_request_pixels", "max_request_samples", "max_request_frame_pixels", "max_context"),
 )
 """The options that are limits of requests."""
+
+
+def default_model() -> tuple[str, str]:
+    """Return a tiny checkpoint with random weights, and a notice about it."""
+    return random_checkpoint("qwen3", "Qwen/Qwen3-Omni-30B-A3B-Instruct")
 
 
 def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:

@@ -1,4 +1,4 @@
-"""Registers Qwen3-Omni: two pipelines, a command, and its parts by name."""
+"""Registers Qwen3-Omni: two pipelines and its parts by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SUITES = "omni_testing.ours.qwen3"
 
 @hookimpl
 def omni_pipelines() -> list[PipelineComponent]:
-    default = "omni_testing.tiny.qwen3:default_model"
+    default = "omni_qwen3.pipeline:default_model"
     return [
         PipelineComponent(
             "qwen3-omni",
@@ -79,11 +79,6 @@ def omni_payload_projections() -> list[Component]:
 def _projection(name: str, target: str, summary: str, suite: str) -> Component:
     conformance = f"{_SUITES}:{suite}Conformance"
     return Component(f"qwen3-omni.{name}", f"omni_qwen3.{target}", summary, conformance=conformance)
-
-
-@hookimpl
-def omni_commands() -> list[Component]:
-    return [Component("qwen3", "omni_qwen3.commands:qwen3", "Qwen3-Omni checkpoints")]
 
 
 @hookimpl

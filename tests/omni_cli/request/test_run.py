@@ -220,7 +220,7 @@ def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None
         ),
         (["plan", "demo", "--option", "gpuu=1"], 1, ["--option gpuu: there is no such option; did you mean 'gpu'?"]),
         (["plan", "dmeo"], 1, ["no pipeline is called 'dmeo'; did you mean 'demo'? (`omni pipelines`"]),
-        (["qwen3", "tiny-checkpoint", "/dev/null/x"], 1, ["/dev/null"]),
+        (["tiny-checkpoint", "qwen3", "/dev/null/x"], 1, ["/dev/null"]),
         (["rnu"], 2, ["no such command 'rnu'; did you mean 'run'?"]),
     ],
 )

@@ -258,6 +258,7 @@ COMPONENTS = HEADER + "def probe():\n    {probe}\n@hookimpl\ndef omni_relays():\
         ),
         ("Component('a', 'json:laods', 's')", "", 1, "module 'json' has no attribute 'laods'; did you mean 'loads'?"),
         ("Component('a', 'json:loads', 's', conformance='json:Suite')", "", 1, "its conformance 'json:Suite'"),
+        ("Component('a', 'json:loads', 's', conformance='no_suites.here:Suite')", "", 0, "ok  relay a"),
     ],
 )
 def test_check_exits_with_1_if_a_plugin_is_at_fault(

@@ -6,7 +6,7 @@ Run by hand, never by the tests, with the reference beside ours:
     pip install einops loguru loralib ; pip download --no-deps descript-audio-codec==1.0.0   # and unzip it
     FISH_SPEECH=.../fish-speech DAC=.../unzipped python make_golden.py
 
-Each shape's tiny checkpoint is written by ``omni fish-s2 tiny-checkpoint`` (seed 0) and read by the reference, in
+Each shape's tiny checkpoint is written by ``omni tiny-checkpoint fish-s2`` (seed 0) and read by the reference, in
 float32, on one thread. Its three imports that need packages for training and for sound files are replaced by empty
 modules; its masks of 32768 x 32768 by small ones, which its codec does not read.
 """

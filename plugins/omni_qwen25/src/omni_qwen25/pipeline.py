@@ -8,6 +8,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_qwen3.pipeline import Distribution, GivenOptions, decode, front
 from omni_qwen25.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen25.options import Options
+from omni_torch.checkpoints.default import random_checkpoint
 
 _ROUTING = "omni_qwen25.routing"
 _SOUND = {"dtype": "float32"}
@@ -22,6 +23,11 @@ QWEN25 = Distribution(
     interface_of,
     preload=dict.fromkeys(("image_encoder", "audio_encoder", "code2mel", "mel2wav"), _LIBRARY),
 )
+
+
+def default_model() -> tuple[str, str]:
+    """Return a tiny checkpoint with random weights, and a notice about it."""
+    return random_checkpoint("qwen25", "Qwen/Qwen2.5-Omni-7B")
 
 
 def qwen25_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:

@@ -1,4 +1,4 @@
-"""Registers Qwen2.5-Omni: two pipelines, a command, and its parts by name."""
+"""Registers Qwen2.5-Omni: two pipelines and its parts by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from omni_core.hookspecs import Component, PipelineComponent, hookimpl
 from omni_qwen25.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
 _SUITES = "omni_testing.ours.qwen25"
-_DEFAULT = "omni_testing.tiny.qwen25:default_model"
+_DEFAULT = "omni_qwen25.pipeline:default_model"
 
 
 @hookimpl
@@ -64,8 +64,3 @@ def omni_feedback_strategies() -> list[Component]:
             conformance=f"{_SUITES}:TalkerFeedbackConformance",
         )
     ]
-
-
-@hookimpl
-def omni_commands() -> list[Component]:
-    return [Component("qwen25", "omni_qwen25.commands:qwen25", "Qwen2.5-Omni checkpoints")]

@@ -9,6 +9,7 @@ from omni_core.errors import ConfigError
 from omni_diffusion.qwen_image.interface import INTERFACE, OPTIONS, with_adapters
 from omni_diffusion.qwen_image.options import Options
 from omni_diffusion.qwen_image.works import works as works
+from omni_torch.checkpoints.default import random_checkpoint
 from omni_torch.checkpoints.hub import download
 from omni_torch.placement.pipeline_options import DTYPES, check_options
 
@@ -21,6 +22,11 @@ LIBRARIES = [
     "diffusers.models.autoencoders.autoencoder_kl_qwenimage",
 ]
 """Modules that the stages import, and with them transformers: most of the time of a start, so they are imported once for all."""
+
+
+def default_model() -> tuple[str, str]:
+    """Return a tiny checkpoint with random weights, and a notice about it."""
+    return random_checkpoint("qwen-image", "Qwen/Qwen-Image")
 
 
 def qwen_image(model_path: str, **options: Unpack[Options]) -> PipelineConfig:

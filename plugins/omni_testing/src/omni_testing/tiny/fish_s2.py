@@ -12,21 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from omni_testing.tiny.fish_s2_config import SHAPES, Shape, model_config
 from omni_testing.tiny.fish_s2_tokenizer import write_tokenizer
-from omni_torch.checkpoints.folders import written_once
 
 if TYPE_CHECKING:
     import torch
-
-
-def default_model() -> tuple[str, str]:
-    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice
-    about it.
-    """
-    notice = (
-        "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its voice is noise; pass --model with a Fish Audio S2 checkpoint for speech."
-    )
-    return written_once("fish-s2-tiny-1", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:

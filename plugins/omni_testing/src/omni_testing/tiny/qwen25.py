@@ -12,21 +12,9 @@ from typing import Any
 
 from omni_testing.tiny.qwen25_config import SHAPES, Shape, codec_ids, model_config
 from omni_testing.tiny.qwen25_tokenizer import write_tokenizer
-from omni_torch.checkpoints.folders import written_once
 
 VOICES = {"Chelsie": "<|tts_chelsie|>", "Ethan": "<|tts_ethan|>"}
 """The voices, and the token of each that begins the text of speech."""
-
-
-def default_model() -> tuple[str, str]:
-    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice
-    about it.
-    """
-    notice = (
-        "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its text and speech are noise; pass --model with a Qwen2.5-Omni checkpoint for answers."
-    )
-    return written_once("qwen25-omni-tiny-2", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:

@@ -12,19 +12,6 @@ from typing import Any
 
 from omni_testing.tiny.qwen3_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
 from omni_testing.tiny.qwen3_tokenizer import write_tokenizer
-from omni_torch.checkpoints.folders import written_once
-
-
-def default_model() -> tuple[str, str]:
-    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice
-    about it.
-    """
-    notice = (
-        "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its text and speech are noise. `omni run demo` (pip install omni-demo) is a small model that answers; "
-        "--model takes a Qwen3-Omni checkpoint."
-    )
-    return written_once("qwen3-omni-tiny-2", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:

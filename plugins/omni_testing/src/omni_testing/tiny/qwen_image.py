@@ -8,8 +8,6 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_torch.checkpoints.folders import written_once
-
 SPECIAL = [
     "<|endoftext|>",
     "<|im_start|>",
@@ -68,17 +66,6 @@ SHAPES = {
     ),
     "edit": Shape(edits=True),
 }
-
-
-def default_model() -> tuple[str, str]:
-    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice
-    about it.
-    """
-    notice = (
-        "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its images are noise; pass --model with a Qwen-Image checkpoint for pictures."
-    )
-    return written_once("qwen-image-tiny-1", write_tiny_checkpoint, "model_index.json"), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:
