@@ -6,7 +6,7 @@ undefined are described in ``docs/decisions/0028-qwen3-omni.md``.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from attrs import evolve
@@ -14,24 +14,20 @@ from attrs import evolve
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner import ARRequest, FeedbackStrategy, RandomStream, SamplingParams
 from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
-from omni_qwen3.talker_feedback import Speech
 from omni_qwen3.talker_network import Talker, load_talker, read_special
 from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
-from omni_torch.runners.model_runner import FeedbackARModelRunner
+from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
 from omni_torch.sampling.sample import sampling_from
 
 SUPPRESSED_TAIL = 1024
 """The number of markers at the end of the talker's vocabulary; of these only the end-of-speech id may be chosen."""
 
 
-class TalkerRunner(FeedbackARModelRunner):
-    """Starts a request when the prompt side and the first token have arrived; pauses it while the thinker's text is
-    behind.
-    """
+class TalkerRunner(SpokenTextRunner):
+    """Starts a request when the thinker has sent the prompt side and the first token."""
 
     model: Talker
     output_seconds = FRAME_SECONDS
@@ -48,10 +44,9 @@ class TalkerRunner(FeedbackARModelRunner):
         super().__init__(model, feedback, device)
         with torch.inference_mode():
             self._text_bos, text_end, self._text_pad = model.text_projection(special.to(self.device)).unbind(0)
-        self._after_text = (text_end, self._text_pad)
+        self.after_text = (text_end, self._text_pad)
         self._config = config.talker
         self.max_context = config.talker.text.max_positions
-        self._speeches: dict[str, Speech] = {}
 
     @classmethod
     def from_checkpoint(
@@ -74,44 +69,18 @@ class TalkerRunner(FeedbackARModelRunner):
         special = read_special(model_path, config).to(getattr(torch, dtype))
         return cls(model, config, special, feedback, device)
 
-    def receive(self, message: IncomingMessage) -> ARRequest | None:
-        speech = self._speeches.get(message.request_id)
-        if speech is None:
-            speech = self._speeches[message.request_id] = Speech(message.request or OmniRequest(), self._after_text)
-        if message.type == "stream_done":
-            speech.text_done = True
-        elif message.type == "stream_chunk":
-            if "user_rows" in message.data:
-                speech.start = message.data
-            else:
-                rows = self.model.text_projection(
-                    message.data["embeds"].to(self.text_dtype(), copy=False).to(self.device)
-                )
-                speech.text.extend(rows.unbind(0))
-        if speech.admitted:
+    def text_rows(self, chunk: Any) -> torch.Tensor | None:
+        if "user_rows" in chunk:
             return None
-        if speech.start is not None and speech.text:
-            speech.admitted = True
-            return self._admit(message.request_id, speech)
-        if speech.text_done:
-            speech.admitted = True
-            return self._nothing_to_say(message.request_id, speech)
-        return None
+        return self.model.text_projection(chunk["embeds"].to(self.text_dtype(), copy=False).to(self.device))
 
     def text_dtype(self) -> torch.dtype:
         return self.model.model.norm.weight.dtype
 
-    def can_step(self, request: ARRequest) -> bool:
-        speech: Speech = request.state
-        return not request.output_ids or speech.text_done or len(request.output_ids) < len(speech.text)
-
     def result(self, request: ARRequest) -> TalkerResult:
         return TalkerResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
 
-    def release(self, request_id: str) -> None:
-        self._speeches.pop(request_id, None)
-
-    def _sampling(self, request: OmniRequest) -> SamplingParams:
+    def sampling(self, request: OmniRequest) -> SamplingParams:
         vocabulary, eos = self._config.text.vocab_size, self._config.codec_eos
         suppressed = frozenset(range(max(0, vocabulary - SUPPRESSED_TAIL), vocabulary)) - {eos}
         given = {**TALKER_DEFAULTS, **talker_params(request.params)}
@@ -127,15 +96,9 @@ class TalkerRunner(FeedbackARModelRunner):
             )
         return speakers[name.lower()]
 
-    def _nothing_to_say(self, request_id: str, speech: Speech) -> ARRequest:
-        """Return the result of a reply of at most one token: speech of zero frames."""
-        sampling = self._sampling(speech.request)
-        return ARRequest(request_id, speech.request, [], sampling, state=speech, finish_reason="stop")
-
-    def _admit(self, request_id: str, speech: Speech) -> ARRequest:
-        assert speech.start is not None
+    def admit(self, request_id: str, speech: SpokenText) -> ARRequest:
         embeds = torch.cat([self._user_rows(speech.start), self._assistant_rows(speech)])
-        sampling = self._sampling(speech.request)
+        sampling = self.sampling(speech.request)
         return ARRequest(
             request_id=request_id,
             request=speech.request,
@@ -157,9 +120,8 @@ class TalkerRunner(FeedbackARModelRunner):
         projected[multimodal] = self.model.hidden_projection(rows[multimodal])
         return projected
 
-    def _assistant_rows(self, speech: Speech) -> torch.Tensor:
+    def _assistant_rows(self, speech: SpokenText) -> torch.Tensor:
         """Return the nine rows that open speech, each the sum of a text side and a codec side: ``[9, hidden]``."""
-        assert speech.start is not None
         config = self._config
         opening = self.model.text_projection(speech.start["assistant_rows"].to(self.device, self.text_dtype()))
         text = torch.cat(

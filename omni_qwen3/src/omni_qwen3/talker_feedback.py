@@ -1,7 +1,6 @@
 """The talker's feedback loop: each step's input is the last frame's embedding plus the next row of text.
 
-:class:`Speech` is the state of a request that :class:`omni_qwen3.talker.TalkerRunner` keeps in ``request.state``; a
-strategy reads its text and writes its feedback.
+``request.state`` is a :class:`omni_torch.runners.spoken_text.SpokenText`; a strategy reads its text and writes its feedback.
 """
 
 from __future__ import annotations
@@ -10,48 +9,18 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from attrs import define, field
 
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
-from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import OutgoingMessage
 from omni_qwen3.code_predictor import CodePredictor, FrameState
-from omni_qwen3.payloads import TalkerStart
 from omni_qwen3.talker_network import Talker
 from omni_torch.operations.code_frames import CodeChoice
 from omni_torch.runners.frames import FrameStrategy
 from omni_torch.runners.graphs import Named
+from omni_torch.runners.spoken_text import SpokenText
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
 """The sampling settings that the reference uses for residual codes whenever the talker samples."""
-
-
-@define(eq=False)
-class Speech:
-    """The talker's state of a request.
-
-    Attributes:
-        request: the client's. start: the prompt side of the thinker's stream. admitted: true once it is schedulable.
-        text: projected rows of text, ``[hidden]`` each, one per spoken token. text_done: true once no more will arrive.
-        after_text: the rows that follow the text, ``[hidden]`` each: the end marker once, then padding.
-        feedback: ``[hidden]``, the sum of the embeddings of the newest frame's codes. frames: the number of frames sent.
-    """
-
-    request: OmniRequest
-    after_text: tuple[torch.Tensor, torch.Tensor]
-    start: TalkerStart | None = None
-    text: list[torch.Tensor] = field(factory=list)
-    text_done: bool = False
-    admitted: bool = False
-    feedback: torch.Tensor | None = None
-    frames: int = 0
-
-    def text_row(self, index: int) -> torch.Tensor:
-        """Return row ``index`` of the text, ``[hidden]``. Row 0 is part of the prompt."""
-        if index < len(self.text):
-            return self.text[index]
-        end, padding = self.after_text
-        return end if index == len(self.text) else padding
 
 
 def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> CodeChoice:
@@ -95,7 +64,7 @@ class TalkerFeedback(FrameStrategy):
         """See :meth:`FeedbackStrategy.write_buffers`."""
         assert batch.input_embeds is not None
         for request, row in requests:
-            speech: Speech = request.state
+            speech: SpokenText = request.state
             assert speech.feedback is not None
             batch.input_embeds[row] = speech.feedback + speech.text_row(len(request.output_ids))
 

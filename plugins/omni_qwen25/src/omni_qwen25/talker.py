@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 import torch
-from attrs import define, field
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner import (
@@ -20,41 +19,16 @@ from omni_core.model_runner import (
     SamplingParams,
 )
 from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.base import OutgoingMessage
 from omni_qwen3.payloads import talker_params
 from omni_qwen25.config import TalkerConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
 from omni_qwen25.networks import Talker, load_talker, read_text_rows
-from omni_qwen25.payloads import TalkerResult, TalkerStart
+from omni_qwen25.payloads import TalkerResult
 from omni_qwen25.voices import load_voices, voice_of
 from omni_torch.quantization.quantized_linear import quantize_for
-from omni_torch.runners.model_runner import FeedbackARModelRunner
+from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
 from omni_torch.sampling.sample import sampling_from
-
-
-@define(eq=False)
-class Speech:
-    """The talker's state of a request.
-
-    Attributes:
-        request: the client's. start: the prompt side of the thinker's stream. admitted: true once it is schedulable.
-        text: rows of text, ``[width]`` each, one per spoken token. text_done: true once no more will arrive.
-        after_text: the rows that follow the text, ``[width]`` each: the end marker once, then padding.
-    """
-
-    request: OmniRequest
-    after_text: tuple[torch.Tensor, torch.Tensor]
-    start: TalkerStart | None = None
-    text: list[torch.Tensor] = field(factory=list)
-    text_done: bool = False
-    admitted: bool = False
-
-    def text_row(self, index: int) -> torch.Tensor:
-        """Return row ``index`` of the text, ``[width]``. Row 0 is part of the prompt."""
-        if index < len(self.text):
-            return self.text[index]
-        end, padding = self.after_text
-        return end if index == len(self.text) else padding
 
 
 class TalkerFeedback(FeedbackStrategy):
@@ -77,10 +51,8 @@ class TalkerFeedback(FeedbackStrategy):
         return {}
 
 
-class TalkerRunner(FeedbackARModelRunner):
-    """Starts a request when the prompt side and the first token have arrived; pauses it while the thinker's text is
-    behind.
-    """
+class TalkerRunner(SpokenTextRunner):
+    """Starts a request when the thinker has sent the prompt side and the first token."""
 
     model: Talker
     output_seconds = CODE_SECONDS
@@ -97,12 +69,11 @@ class TalkerRunner(FeedbackARModelRunner):
         """``special``: the thinker's embeddings of the text's end and padding, then of the token of each voice, ``[2 + v, width]``."""
         super().__init__(model, feedback, device)
         end, padding, *opening = special.to(self.device, model.dtype).unbind(0)
-        self._after_text = (end, padding)
+        self.after_text = (end, padding)
         self._voices = voices
         self._opening = dict(zip(voices, opening, strict=True))
         self._config = config
         self.max_context = config.decoder.max_positions
-        self._speeches: dict[str, Speech] = {}
 
     @classmethod
     def from_checkpoint(
@@ -131,31 +102,8 @@ class TalkerRunner(FeedbackARModelRunner):
         tokens = [config.text_end, config.text_pad, *(voice.token for voice in voices.values())]
         return cls(model, config, read_text_rows(model_path, tokens), voices, feedback, device)
 
-    def receive(self, message: IncomingMessage) -> ARRequest | None:
-        speech = self._speeches.get(message.request_id)
-        if speech is None:
-            speech = self._speeches[message.request_id] = Speech(message.request or OmniRequest(), self._after_text)
-        if message.type == "stream_done":
-            speech.text_done = True
-        elif message.type == "stream_chunk":
-            if "positions" in message.data:
-                speech.start = message.data
-            else:
-                speech.text.extend(message.data["rows"].to(self.device, self.model.dtype).unbind(0))
-        if speech.admitted:
-            return None
-        if speech.start is not None and speech.text:
-            speech.admitted = True
-            return self._admit(message.request_id, speech, speech.start)
-        if speech.text_done:  # at most one token: nothing to say
-            speech.admitted = True
-            sampling = self._sampling(speech.request)
-            return ARRequest(message.request_id, speech.request, [], sampling, state=speech, finish_reason="stop")
-        return None
-
-    def can_step(self, request: ARRequest) -> bool:
-        speech: Speech = request.state
-        return not request.output_ids or speech.text_done or len(request.output_ids) < len(speech.text)
+    def text_rows(self, chunk: Any) -> torch.Tensor | None:
+        return None if "positions" in chunk else chunk["rows"].to(self.device, self.model.dtype)
 
     def result(self, request: ARRequest) -> TalkerResult:
         codes = request.output_ids
@@ -163,10 +111,7 @@ class TalkerRunner(FeedbackARModelRunner):
             codes = codes[:-1]
         return TalkerResult(codes=torch.tensor(codes, dtype=torch.int64), finish_reason=request.finish_reason or "stop")
 
-    def release(self, request_id: str) -> None:
-        self._speeches.pop(request_id, None)
-
-    def _sampling(self, request: OmniRequest) -> SamplingParams:
+    def sampling(self, request: OmniRequest) -> SamplingParams:
         config, vocabulary = self._config, self._config.decoder.vocab_size
         ends = {config.codec_pad, config.codec_end}
         # Beyond the reference, which suppresses the start marker only: ids that token2wav cannot read.
@@ -175,8 +120,8 @@ class TalkerRunner(FeedbackARModelRunner):
         given = {**TALKER_DEFAULTS, "max_new_tokens": most, **talker_params(request.params)}
         return sampling_from(given, "params.talker", stop_ids=ends, suppressed_ids=suppressed)
 
-    def _admit(self, request_id: str, speech: Speech, start: TalkerStart) -> ARRequest:
-        config = self._config
+    def admit(self, request_id: str, speech: SpokenText) -> ARRequest:
+        config, start = self._config, speech.start
         opening = self._opening[voice_of(speech.request, self._voices)]
         markers = torch.tensor([config.codec_pad, config.codec_start], device=self.device)
         rows = torch.cat(
@@ -187,7 +132,7 @@ class TalkerRunner(FeedbackARModelRunner):
         )
         prompt, delta = len(start["rows"]), start["position_delta"]
         after = torch.arange(prompt + delta, prompt + delta + 2).expand(3, -1)
-        sampling = self._sampling(speech.request)
+        sampling = self.sampling(speech.request)
         return ARRequest(
             request_id=request_id,
             request=speech.request,
