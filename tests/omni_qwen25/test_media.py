@@ -20,7 +20,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from omni_core.errors import ConfigError, RequestTooLargeError
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_qwen3.media import Limits
+from omni_qwen25.interface import LIMITS
 from omni_qwen25.positions import Piece, alternating, chunks
 from omni_qwen25.preprocessing import Preprocessor, create_preprocessing
 
@@ -209,7 +209,7 @@ def test_what_is_too_large_is_refused_before_the_work(tiny: dict[str, Path]) -> 
 
     def refused(words: str, *content: dict[str, Any], **options: Any) -> None:
         preprocess = Preprocessor(
-            str(tiny["a"]), Limits(), **{"video_fps": 2.0, "max_context": None, "payload_bytes": None, **options}
+            str(tiny["a"]), LIMITS, **{"video_fps": 2.0, "max_context": None, "payload_bytes": None, **options}
         )
         with pytest.raises(RequestTooLargeError, match=words):
             preprocess(StagePayload("r", request(*content), None))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from omni_core.model_runner import ContentSpan
+from omni_qwen3.payloads import AudioInputs, ImageInputs
 
 
 def digest_of(kind: str, values: torch.Tensor) -> bytes:
@@ -16,6 +17,57 @@ def digest_of(kind: str, values: torch.Tensor) -> bytes:
     hashed = hashlib.blake2b(f"{kind} {tuple(values.shape)} {values.dtype}".encode(), digest_size=16)
     hashed.update(values.contiguous().numpy().data)
     return hashed.digest()
+
+
+def image_inputs(patches: Mapping[str, list[torch.Tensor]], grids: Mapping[str, list[list[int]]]) -> ImageInputs:
+    """Return the image encoder's inputs.
+
+    Args:
+        patches: of each picture, by ``"image"`` and ``"video"``.
+        grids: of each, its patches in time, height and width.
+    """
+    digests = {
+        kind: [digest_of(f"{kind}{grid}", each) for each, grid in zip(patches[kind], grids[kind], strict=True)]
+        for kind in ("image", "video")
+    }
+    found = ImageInputs()
+    if grids["image"]:
+        found |= {"pixel_values": joined(patches["image"]), "image_grid_thw": torch.tensor(grids["image"])}
+        found["image_digests"] = digests["image"]
+    if grids["video"]:
+        found |= {"pixel_values_videos": joined(patches["video"]), "video_grid_thw": torch.tensor(grids["video"])}
+        found["video_digests"] = digests["video"]
+    return found
+
+
+def content_of(
+    ids: torch.Tensor, tokens: Mapping[str, int], merge: int, image: ImageInputs, audio: AudioInputs | None
+) -> list[tuple[int, int, bytes]]:
+    """Return the runs of a prompt's multimodal positions, each with the digest of its content.
+
+    Args:
+        ids: ``[P]``, placeholders expanded. tokens: the placeholders of ``image``, ``video`` and ``audio``.
+        merge: patches of the side of one placeholder's window.
+    """
+    kinds: list[tuple[int, list[int], list[bytes]]] = []
+    if "image_grid_thw" in image:
+        kinds.append((tokens["image"], _areas(image["image_grid_thw"], merge), image["image_digests"]))
+    if "video_grid_thw" in image:
+        kinds.append((tokens["video"], _areas(image["video_grid_thw"], merge), image["video_digests"]))
+    if audio is not None:
+        kinds.append((tokens["audio"], audio["clip_tokens"], audio["audio_digests"]))
+    return [
+        (first, last, digest)
+        for token, sizes, digests in kinds
+        for positions, digest in zip((ids == token).nonzero()[:, 0].split(sizes), digests, strict=True)
+        for first, last in runs(positions.tolist())
+    ]
+
+
+def _areas(grids: torch.Tensor, merge: int) -> list[int]:
+    """Return the number of positions of each image or video."""
+    areas: list[int] = (grids.prod(1) // merge**2).tolist()
+    return areas
 
 
 def joined(patches: Sequence[torch.Tensor]) -> torch.Tensor:

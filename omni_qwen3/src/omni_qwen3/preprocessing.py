@@ -4,7 +4,7 @@ needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.aside import AsideScheduler
 from omni_qwen3.chat import Chat, replace_in_order, takes_long
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.content import digest_of, joined, runs
+from omni_qwen3.content import content_of, digest_of, image_inputs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import Samples, load_audio
 from omni_qwen3.media.image import load_image
@@ -31,7 +31,7 @@ from omni_qwen3.patches import (
     resized_frame,
     video_patches,
 )
-from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_qwen3.payloads import AudioInputs
 from omni_qwen3.positions import RopeIndex
 from omni_qwen3.room import Room
 from omni_qwen3.rope_index import MediaGrids
@@ -192,7 +192,7 @@ class Preprocessor:
         if kind == "audio":
             return self._audio * clip_tokens[index]
         if kind == "image":
-            return self._image * _areas(prompt.image_grids, merged)[index]
+            return self._image * (int(np.prod(prompt.image_grids[index])) // merged)
         time, height, width = prompt.video_grids[index]
         per_step = height * width // merged
         if clip is None:
@@ -231,47 +231,18 @@ class Preprocessor:
                 data["talker_positions"], data["talker_position_delta"] = talker
         if audio is not None:
             data["audio"] = audio
-        image = ImageInputs()
-        if grids.images is not None:
-            image |= {"pixel_values": joined(prompt.image_patches), "image_grid_thw": grids.images}
-            image["image_digests"] = _digests("image", prompt.image_patches, prompt.image_grids)
-        if grids.videos is not None:
-            image |= {"pixel_values_videos": joined(prompt.video_patches), "video_grid_thw": grids.videos}
-            image["video_digests"] = _digests("video", prompt.video_patches, prompt.video_grids)
+        pictures = {"image": prompt.image_patches, "video": prompt.video_patches}
+        image = image_inputs(pictures, {"image": prompt.image_grids, "video": prompt.video_grids})
         if image:
             data["image"] = image
-        data["content"] = self._content(ids, prompt, image, audio)
+        config = self._config
+        tokens = {"image": config.image_token, "video": config.video_token, "audio": config.audio_token}
+        data["content"] = content_of(ids, tokens, self._pixels.merge, image, audio)
         return data
 
-    def _content(
-        self, ids: torch.Tensor, prompt: _Prompt, image: ImageInputs, audio: AudioInputs | None
-    ) -> list[tuple[int, int, bytes]]:
-        """Return the runs of multimodal positions, with the digests of their content."""
-        merged = self._pixels.merge**2
-        kinds = [
-            (self._config.image_token, _areas(prompt.image_grids, merged), image.get("image_digests", [])),
-            (self._config.video_token, _areas(prompt.video_grids, merged), image.get("video_digests", [])),
-        ]
-        if audio is not None:
-            kinds.append((self._config.audio_token, audio["clip_tokens"], audio["audio_digests"]))
-        return [
-            (first, last, digest)
-            for token, sizes, digests in kinds
-            for positions, digest in zip((ids == token).nonzero()[:, 0].split(sizes), digests, strict=True)
-            for first, last in runs(positions.tolist())
-        ]
 
-
-def _areas(grids: list[list[int]], merged: int) -> list[int]:
-    """Return the number of positions per image or video."""
-    return [int(np.prod(grid)) // merged for grid in grids]
-
-
-def _digests(kind: str, patches: list[torch.Tensor], grids: list[list[int]]) -> list[bytes]:
-    return [digest_of(f"{kind}{grid}", each) for each, grid in zip(patches, grids, strict=True)]
-
-
-def create_preprocessing(
+def preprocessing_stage(
+    kind: Callable[..., Callable[[StagePayload], dict[str, Any]]],
     model_path: str,
     max_image_pixels: int = Limits().max_image_pixels,
     max_audio_seconds: float = Limits().max_audio_seconds,
@@ -289,6 +260,7 @@ def create_preprocessing(
     """Return the scheduler of the preprocessing stage.
 
     Args:
+        kind: the class of the preprocessor, such as :class:`Preprocessor`.
         video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. threads:
             requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others: see
             :class:`omni_qwen3.media.Limits`.
@@ -303,7 +275,8 @@ def create_preprocessing(
         max_request_samples,
         max_request_frame_pixels,
     )
-    preprocessor = Preprocessor(
-        model_path, limits, video_fps=video_fps, max_context=max_context, payload_bytes=payload_bytes
-    )
+    preprocessor = kind(model_path, limits, video_fps=video_fps, max_context=max_context, payload_bytes=payload_bytes)
     return AsideScheduler(preprocessor, takes_long, threads)
+
+
+create_preprocessing = partial(preprocessing_stage, Preprocessor)

@@ -12,17 +12,16 @@ from attrs import define, field
 
 from omni_core.errors import ConfigError, InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.aside import AsideScheduler
-from omni_qwen3.chat import replace_in_order, takes_long
-from omni_qwen3.content import digest_of, joined, runs
+from omni_qwen3.chat import replace_in_order
+from omni_qwen3.content import content_of, digest_of, image_inputs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
 from omni_qwen3.media.image import load_image
 from omni_qwen3.media.video import load_video
 from omni_qwen3.mel_features import MelFeatures, MelSettings
 from omni_qwen3.patches import PatchSettings, image_patches, resized_frame, video_patches
-from omni_qwen3.payloads import AudioInputs, ImageInputs
-from omni_qwen3.preprocessing import THREADS
+from omni_qwen3.payloads import AudioInputs
+from omni_qwen3.preprocessing import preprocessing_stage
 from omni_qwen3.room import Room
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import part_config, read_config
@@ -68,6 +67,9 @@ class Preprocessor:
         max_context: int | None,
         payload_bytes: Mapping[str, int] | None = None,
     ) -> None:
+        if limits.max_audio_seconds > LIMITS.max_audio_seconds:
+            most = f"more than the model's extractor reads, {LIMITS.max_audio_seconds:g}"
+            raise ConfigError(f"max_audio_seconds: {limits.max_audio_seconds:g} is {most}")
         self._config = config = read_config(model_path)
         self._payload_bytes = payload_bytes or {}
         self._limits, self._fps = limits, video_fps
@@ -117,10 +119,11 @@ class Preprocessor:
         }
         if audio is not None:
             data["audio"] = audio
-        image = self._image_inputs(media)
+        image = image_inputs(media.patches, media.grids)
         if image:
             data["image"] = image
-        data["content"] = self._content(ids, media, image, audio)
+        tokens = {"image": config.image, "video": config.video, "audio": config.audio}
+        data["content"] = content_of(ids, tokens, self._pixels.merge, image, audio)
         return data
 
     def _decode(self, source: MediaSource, media: _Media, use_audio_in_video: bool) -> None:
@@ -183,20 +186,6 @@ class Preprocessor:
             audio_digests=[digest_of("audio", mel.contiguous()) for mel in mels],
         )
 
-    def _image_inputs(self, media: _Media) -> ImageInputs:
-        image = ImageInputs()
-        patches, grids = media.patches, media.grids
-        if grids["image"]:
-            image |= {"pixel_values": joined(patches["image"]), "image_grid_thw": torch.tensor(grids["image"])}
-            image["image_digests"] = _digests("image", patches["image"], grids["image"])
-        if grids["video"]:
-            image |= {
-                "pixel_values_videos": joined(patches["video"]),
-                "video_grid_thw": torch.tensor(grids["video"]),
-            }
-            image["video_digests"] = _digests("video", patches["video"], grids["video"])
-        return image
-
     def _placeholders(self, piece: Piece) -> str:
         """Return the run of placeholder tokens for a piece of media."""
         if piece.kind == "audio":
@@ -208,74 +197,10 @@ class Preprocessor:
         begin, end = self._around
         return begin + "".join(self._tokens[kind] * (last - first) for kind, first, last in order) + end
 
-    def _content(
-        self, ids: torch.Tensor, media: _Media, image: ImageInputs, audio: AudioInputs | None
-    ) -> list[tuple[int, int, bytes]]:
-        """Return the runs of multimodal positions, with the digests of their content."""
-        sizes = {kind: [each.grid for each in media.pieces if each.kind == kind] for kind in ("image", "video")}
-        kinds = [
-            (self._config.image, [t * h * w for t, h, w in sizes["image"]], image.get("image_digests", [])),
-            (self._config.video, [t * h * w for t, h, w in sizes["video"]], image.get("video_digests", [])),
-        ]
-        if audio is not None:
-            kinds.append((self._config.audio, audio["clip_tokens"], audio["audio_digests"]))
-        return [
-            (first, last, digest)
-            for token, lengths, digests in kinds
-            for positions, digest in zip((ids == token).nonzero()[:, 0].split(lengths), digests, strict=True)
-            for first, last in runs(positions.tolist())
-        ]
-
 
 def clip_tokens(frames: int) -> int:
     """Return the placeholders of a clip of so many mel frames: the encoder's convolution and pooling halve them twice."""
     return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
 
-def _digests(kind: str, patches: list[torch.Tensor], grids: list[list[int]]) -> list[bytes]:
-    return [digest_of(f"{kind}{grid}", each) for each, grid in zip(patches, grids, strict=True)]
-
-
-def create_preprocessing(
-    model_path: str,
-    max_image_pixels: int = LIMITS.max_image_pixels,
-    max_audio_seconds: float = LIMITS.max_audio_seconds,
-    max_video_seconds: float = LIMITS.max_video_seconds,
-    max_video_frames: int = LIMITS.max_video_frames,
-    max_file_mb: int = LIMITS.max_file_mb,
-    max_request_pixels: int = LIMITS.max_request_pixels,
-    max_request_samples: int = LIMITS.max_request_samples,
-    max_request_frame_pixels: int = LIMITS.max_request_frame_pixels,
-    video_fps: float = 2.0,
-    max_context: int | None = None,
-    threads: int = THREADS,
-    payload_bytes: Mapping[str, int] | None = None,
-) -> AsideScheduler:
-    """Return the scheduler of the preprocessing stage.
-
-    Args:
-        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. threads:
-            requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others: see
-            :class:`omni_qwen3.media.Limits`.
-
-    Raises:
-        ConfigError: the checkpoint cannot be read, or ``max_audio_seconds`` is above the extractor's.
-    """
-    if max_audio_seconds > LIMITS.max_audio_seconds:
-        raise ConfigError(
-            f"max_audio_seconds: {max_audio_seconds:g} is more than the model's extractor reads, {LIMITS.max_audio_seconds:g}"
-        )
-    limits = Limits(
-        max_image_pixels,
-        max_audio_seconds,
-        max_video_seconds,
-        max_video_frames,
-        max_file_mb,
-        max_request_pixels,
-        max_request_samples,
-        max_request_frame_pixels,
-    )
-    preprocessor = Preprocessor(
-        model_path, limits, video_fps=video_fps, max_context=max_context, payload_bytes=payload_bytes
-    )
-    return AsideScheduler(preprocessor, takes_long, threads)
+create_preprocessing = partial(preprocessing_stage, Preprocessor, max_audio_seconds=LIMITS.max_audio_seconds)
