@@ -68,17 +68,6 @@ class TalkerText(TypedDict):
     embeds: torch.Tensor  # [k, hidden]: the thinker's input embeddings of token_ids
 
 
-class ThinkerResult(TypedDict):
-    """thinker -> decode (and talker_ar, for which it ends the text): the finished reply. decode also gets ids as chunks, ``list[int]``;
-    the metadata of each has ``begun``, the text before them that is in the prompt, if there is any.
-    """
-
-    token_ids: list[int]  # generated ids, the stop id included
-    finish_reason: str
-    prompt_tokens: int
-    notices: list[str]
-
-
 class TalkerResult(TypedDict):
     """talker_ar -> code2wav: the end of speech, after one chunk ``[groups]`` int64 per codec frame."""
 

@@ -14,19 +14,20 @@ from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutp
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.content import content_spans
-from omni_qwen3.decode import text_decoder
+from omni_qwen3.decode import tokenizer_of
 from omni_qwen3.external_decoder import load_external
 from omni_qwen3.interface import FRAME_SECONDS, THINKER_DEFAULTS
-from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
+from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, thinker_params
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
-from omni_torch.loop.packing import indices
+from omni_torch.loop.packing import indices, prompt_runs
 from omni_torch.processes.tensor_parallel import TensorParallel, random_of
 from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
 from omni_torch.quantization.quantized_linear import quantize_for
 from omni_torch.runners.model_runner import ARModelRunner
 from omni_torch.runners.transfers import Arriving, to_device
+from omni_torch.sampling.detokenizer import Written, text_decoder
 from omni_torch.sampling.sample import sampling_from
 from omni_torch.sampling.stop_strings import StopTokens
 
@@ -149,7 +150,6 @@ class ThinkerRunner(ARModelRunner):
         if "features" in inputs:
             embeds[multimodal] = inputs["features"].to(embeds)
         speaks = self._speech_enabled and wants_audio(request)
-        decoder = partial(text_decoder, self._config.folder)
         mark = inputs.get("spoken_until") if speaks else None
         return ARRequest(
             request_id=message.request_id,
@@ -167,12 +167,15 @@ class ThinkerRunner(ARModelRunner):
                 multimodal=multimodal,
                 hidden=torch.zeros_like(embeds) if speaks else None,
                 assistant_start=assistant_start(ids, self._config),
-                stops=StopTokens(stops, decoder) if stops else None,
-                calls=StopTokens([mark], decoder) if mark else None,
+                stops=StopTokens(stops, self._decoder) if stops else None,
+                calls=StopTokens([mark], self._decoder) if mark else None,
                 silent=mark == "",
             ),
             content=content_spans(inputs),
         )
+
+    def _decoder(self) -> Callable[[int], str | None]:
+        return text_decoder(tokenizer_of(self._config.folder))
 
     def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
         if request.state.hidden is not None:
@@ -215,8 +218,8 @@ class ThinkerRunner(ARModelRunner):
             position_delta=state.inputs.get("talker_position_delta", 0),
         )
 
-    def result(self, request: ARRequest) -> ThinkerResult:
-        return ThinkerResult(
+    def result(self, request: ARRequest) -> Written:
+        return Written(
             token_ids=list(request.output_ids),
             finish_reason=request.finish_reason or "stop",
             prompt_tokens=len(request.prompt_ids),
@@ -230,7 +233,7 @@ class ThinkerRunner(ARModelRunner):
             batch.extra["capture"] = self._capture
         rows: list[torch.Tensor] = []
         features: list[list[torch.Tensor]] = []
-        for request, start, end, row in _prompt_segments(batch):
+        for request, start, end, row in prompt_runs(batch):
             state: _State = request.state
             if "deepstack" not in state.inputs:
                 continue
@@ -248,7 +251,7 @@ class ThinkerRunner(ARModelRunner):
             return
         if batch.keep is not None:
             batch.keep(captured)
-        for request, start, end, row in _prompt_segments(batch):
+        for request, start, end, row in prompt_runs(batch):
             if request.state.hidden is not None:
                 request.state.hidden[start:end] = captured[row : row + end - start]
 
@@ -264,13 +267,3 @@ class ThinkerRunner(ARModelRunner):
             arriving = Arriving(self.model.embed(ids))  # awaited by `emit`
             for index, (state, _) in enumerate(speaking):
                 state.spoken = partial(arriving.row, index)
-
-
-def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
-    """Yield ``(request, start, end, first row)`` of every run of prompt positions in a batch."""
-    row = 0
-    for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
-        prompt = len(request.prompt_ids)
-        if start < prompt:
-            yield request, start, min(start + length, prompt), row
-        row += length

@@ -1,17 +1,15 @@
-"""The decode stage: token ids to text, piece by piece, in whole characters, up to the request's first stop string."""
+"""The decode stage: token ids to text, by the checkpoint's tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from omni_core.errors import ConfigError
-from omni_qwen3.decode import Detokenizer
 from omni_qwen3.tokenizer import load_tokenizer
 from omni_qwen25.config import OmniConfig
+from omni_torch.sampling.detokenizer import Detokenizer
 
 END = "<|im_end|>"
 
@@ -20,11 +18,6 @@ END = "<|im_end|>"
 def tokenizer_of(model_path: str) -> Tokenizer:
     """Return the checkpoint's tokenizer, read once per process. Raises ConfigError if it cannot be read."""
     return load_tokenizer(model_path, {})
-
-
-def text_decoder(model_path: str) -> Callable[[int], str | None]:
-    """Return a function from one token id of a reply after the other to the text that each completes."""
-    return partial(DecodeStream(skip_special_tokens=True).step, tokenizer_of(model_path))
 
 
 def end_ids(model_path: str, config: OmniConfig) -> list[int]:
@@ -43,4 +36,4 @@ def end_ids(model_path: str, config: OmniConfig) -> list[int]:
 
 def create_decode(model_path: str) -> Detokenizer:
     """Make the decode stage."""
-    return Detokenizer(tokenizer_of(model_path))
+    return Detokenizer(tokenizer_of(model_path), "thinker")

@@ -36,15 +36,6 @@ class TalkerText(TypedDict):
     rows: torch.Tensor  # [k, hidden]: hidden states plus embeddings of token_ids
 
 
-class ThinkerResult(TypedDict):
-    """thinker -> decode (and talker, for which it ends the text): the finished reply. decode also gets ids as chunks, ``list[int]``."""
-
-    token_ids: list[int]  # generated ids, the stop id included
-    finish_reason: str
-    prompt_tokens: int
-    notices: list[str]
-
-
 class TalkerResult(TypedDict):
     """talker -> code2mel: the whole speech."""
 

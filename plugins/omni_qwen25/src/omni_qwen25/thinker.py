@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import torch
@@ -15,14 +14,15 @@ from omni_qwen3.content import content_spans
 from omni_qwen3.payloads import thinker_params
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import OmniConfig, read_config
-from omni_qwen25.decode import end_ids, text_decoder
+from omni_qwen25.decode import end_ids, tokenizer_of
 from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
 from omni_qwen25.networks import Thinker, load_thinker
-from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult
-from omni_torch.loop.packing import sampled_rows
+from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
+from omni_torch.loop.packing import prompt_runs, sampled_rows
 from omni_torch.processes.tensor_parallel import TensorParallel, random_of
 from omni_torch.quantization.quantized_linear import quantize_for
 from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.sampling.detokenizer import Written, text_decoder
 from omni_torch.sampling.sample import sampling_from
 from omni_torch.sampling.stop_strings import StopTokens
 
@@ -118,7 +118,6 @@ class ThinkerRunner(ARModelRunner):
             embeds[mask] = inputs["features"].to(embeds)
             if text is not None:
                 text[mask] = 0
-        decoder = partial(text_decoder, self._folder)
         return ARRequest(
             request_id=message.request_id,
             request=request,
@@ -132,10 +131,13 @@ class ThinkerRunner(ARModelRunner):
                 inputs=inputs,
                 text=text,
                 hidden=None if text is None else torch.zeros_like(text),
-                stops=StopTokens(stops, decoder) if stops else None,
+                stops=StopTokens(stops, self._decoder) if stops else None,
             ),
             content=content_spans(inputs),
         )
+
+    def _decoder(self) -> Callable[[int], str | None]:
+        return text_decoder(tokenizer_of(self._folder))
 
     def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
         if request.state.hidden is not None:
@@ -169,8 +171,8 @@ class ThinkerRunner(ARModelRunner):
             position_delta=state.inputs["position_delta"],
         )
 
-    def result(self, request: ARRequest) -> ThinkerResult:
-        return ThinkerResult(
+    def result(self, request: ARRequest) -> Written:
+        return Written(
             token_ids=list(request.output_ids),
             finish_reason=request.finish_reason or "stop",
             prompt_tokens=len(request.prompt_ids),
@@ -183,12 +185,9 @@ class ThinkerRunner(ARModelRunner):
             return
         if batch.keep is not None:
             batch.keep(output.hidden)
-        row = 0
-        for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
-            end = min(start + length, len(request.prompt_ids))
-            if start < end and request.state.hidden is not None:
+        for request, start, end, row in prompt_runs(batch):
+            if request.state.hidden is not None:
                 request.state.hidden[start:end] = output.hidden[row : row + end - start]
-            row += length
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         for request, _ in sampled:

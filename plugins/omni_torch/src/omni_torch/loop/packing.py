@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -50,6 +50,16 @@ def sampled_rows(batch: ForwardBatch) -> list[int]:
     """Return ``batch.sample_rows`` as the host knows them, which need not wait for a GPU."""
     ends = list(accumulate(batch.lengths))
     return [ends[index] - 1 for index in batch.sampled]
+
+
+def prompt_runs(batch: ForwardBatch) -> Iterator[tuple[ARRequest, int, int, int]]:
+    """Yield ``(request, start, end, first row)`` of every run of prompt positions in a batch."""
+    row = 0
+    for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
+        end = min(start + length, len(request.prompt_ids))
+        if start < end:
+            yield request, start, end, row
+        row += length
 
 
 def indices(values: Sequence[int] | Sequence[Sequence[int]], dtype: type = np.int64) -> torch.Tensor:
