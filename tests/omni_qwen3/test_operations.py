@@ -15,10 +15,11 @@ from torch import nn
 from omni_core.model_runner import CacheAttention
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.config import DecoderConfig, read_config
-from omni_qwen3.layers import Attention, RMSNorm, Rotary, SparseMLP
+from omni_qwen3.layers import Attention, Rotary, SparseMLP
 from omni_torch.operations import installed_kernels
 from omni_torch.operations.experts import experts, route_experts
 from omni_torch.operations.kernels import Operation
+from omni_torch.operations.norm import RMSNorm
 from omni_torch.operations.shared import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
 
 

@@ -15,11 +15,12 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
-from omni_qwen3.layers import Attention, Experts, RMSNorm, Router, SparseMLP
+from omni_qwen3.layers import Attention, Experts, Router, SparseMLP
 from omni_qwen3.thinker_network import load_thinker
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.operations.few_rows import widened
+from omni_torch.operations.norm import RMSNorm
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 from omni_torch.quantization import quantized_linear
 from omni_torch.quantization.packed_linear import PackedLinear

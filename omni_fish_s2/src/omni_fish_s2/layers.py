@@ -14,23 +14,7 @@ from omni_fish_s2.config import DecoderConfig
 from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.operations.decoder_step import all_layers
 from omni_torch.operations.few_rows import matrix_of
-from omni_torch.operations.shared import add_rms_norm, rms_norm
-
-
-class RMSNorm(nn.Module):
-    """Root mean square norm."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, self.weight, self.eps)
-
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``x + residual``, and its norm."""
-        return add_rms_norm(x, residual, self.weight, self.eps)
+from omni_torch.operations.norm import RMSNorm
 
 
 def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:

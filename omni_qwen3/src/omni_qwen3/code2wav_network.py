@@ -15,8 +15,9 @@ from attrs import define, field, frozen
 from torch import nn
 
 from omni_qwen3.encoder_config import VocoderConfig
-from omni_qwen3.layers import MLP, RMSNorm
+from omni_qwen3.layers import MLP
 from omni_torch.checkpoints.weights import embedding
+from omni_torch.operations.norm import RMSNorm
 from omni_torch.operations.shared import rotary
 from omni_torch.operations.sound_stack import ConvNeXt, Convolution, Residual, Snake, SoundStack, decode_sound
 from omni_torch.operations.sound_stack import Upsampling as UpsamplingLayer

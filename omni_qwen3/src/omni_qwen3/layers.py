@@ -18,7 +18,8 @@ from omni_core.model_runner import CacheAttention, PagedAttention
 from omni_qwen3.config import DecoderConfig
 from omni_torch.operations.experts import experts, one_by_one, route_experts
 from omni_torch.operations.few_rows import FewRowsLinear, Matrix, matrix_of
-from omni_torch.operations.shared import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
+from omni_torch.operations.norm import RMSNorm
+from omni_torch.operations.shared import norm_rotary, norm_rotary_store
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 from omni_torch.quantization.packed_linear import Pack, pack
 from omni_torch.quantization.scaled_linear import ScaledLinear
@@ -38,22 +39,6 @@ def activation(name: str) -> Activation:
         "relu": F.relu,
     }
     return functions[name]
-
-
-class RMSNorm(nn.Module):
-    """Root mean square norm, computed in float32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, self.weight, self.eps)
-
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``x + residual`` and its norm."""
-        return add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class Rotary(nn.Module):

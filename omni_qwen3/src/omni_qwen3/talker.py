@@ -72,10 +72,7 @@ class TalkerRunner(SpokenTextRunner):
     def text_rows(self, chunk: Any) -> torch.Tensor | None:
         if "user_rows" in chunk:
             return None
-        return self.model.text_projection(chunk["embeds"].to(self.text_dtype(), copy=False).to(self.device))
-
-    def text_dtype(self) -> torch.dtype:
-        return self.model.model.norm.weight.dtype
+        return self.model.text_projection(chunk["embeds"].to(self.model.dtype, copy=False).to(self.device))
 
     def result(self, request: ARRequest) -> TalkerResult:
         return TalkerResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
@@ -113,7 +110,7 @@ class TalkerRunner(SpokenTextRunner):
 
     def _user_rows(self, start: TalkerStart) -> torch.Tensor:
         """Return text rows through the text projection, multimodal rows through the hidden projection: ``[U, hidden]``."""
-        rows = start["user_rows"].to(self.device, self.text_dtype())
+        rows = start["user_rows"].to(self.device, self.model.dtype)
         multimodal = start["multimodal"].to(self.device)
         projected = torch.empty(len(rows), self.model.hidden_size, dtype=rows.dtype, device=self.device)
         projected[~multimodal] = self.model.text_projection(rows[~multimodal])
@@ -123,7 +120,7 @@ class TalkerRunner(SpokenTextRunner):
     def _assistant_rows(self, speech: SpokenText) -> torch.Tensor:
         """Return the nine rows that open speech, each the sum of a text side and a codec side: ``[9, hidden]``."""
         config = self._config
-        opening = self.model.text_projection(speech.start["assistant_rows"].to(self.device, self.text_dtype()))
+        opening = self.model.text_projection(speech.start["assistant_rows"].to(self.device, self.model.dtype))
         text = torch.cat(
             [opening, self._text_pad.expand(4, -1), self._text_bos.unsqueeze(0), speech.text[0].unsqueeze(0)]
         )

@@ -7,16 +7,16 @@ from functools import partial
 import torch
 from torch import nn
 
-from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
 from omni_qwen3.layer_weights import describe
-from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
+from omni_qwen3.layers import DecoderLayer, Rotary, activation
 from omni_torch.checkpoints.prepared import filled_on, load_prepared
 from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.operations.norm import RMSNorm
 from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.decoder_model import DecoderModel
 
 
 class Projection(nn.Module):
@@ -43,39 +43,22 @@ class TalkerDecoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 
 
-class Talker(nn.Module):
+class Talker(DecoderModel):
     """An :class:`omni_core.model_runner.ARModel` over first codes, with its projections and code predictor."""
 
     def __init__(self, config: TalkerConfig) -> None:
-        super().__init__()
-        self.model = TalkerDecoder(config.text)
+        model = TalkerDecoder(config.text)
+        super().__init__(
+            config.text, model, Rotary(config.text), partial(describe, config.text, model.layers, model.norm)
+        )
         self.text_projection = Projection(config)
         self.hidden_projection = Projection(config)
         self.codec_head = nn.Linear(config.text.hidden_size, config.text.vocab_size, bias=False)
         self.code_predictor = CodePredictor(config.predictor, config.code_groups)
-        self.rotary = Rotary(config.text)
-        self.hidden_size, self.vocab_size = config.text.hidden_size, config.text.vocab_size
-        self._layout = (config.text.layers, config.text.kv_heads, config.text.head_dim)
-        self._heads = config.text.heads
-        self._step = DecoderStep(partial(describe, config.text, self.model.layers, self.model.norm), config.text.layers)
-
-    @property
-    def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.model.codec_embedding(ids)
         return embeds
-
-    def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        assert batch.input_embeds is not None
-        x = batch.input_embeds
-        cos, sin = self.rotary(batch.positions, x.dtype)
-        if (output := self._step.run(x, cos, sin, batch)) is not None:
-            return output
-        for layer in self.model.layers:
-            x = layer(x, cos, sin, batch.attention)
-        return ForwardOutput(self.model.norm(x))
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.codec_head(hidden)

@@ -8,19 +8,20 @@ from itertools import chain
 import torch
 from torch import nn
 
-from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.model_runner import ForwardBatch, ForwardOutput
 from omni_qwen3.checkpoint import load_module, open_checkpoint, weights_of
 from omni_qwen3.config import DecoderConfig, QwenConfig
 from omni_qwen3.layer_weights import describe
-from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_qwen3.layers import DecoderLayer, Rotary
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
 from omni_torch.checkpoints.gguf_checkpoints import GgufCheckpoint
 from omni_torch.checkpoints.prepared import file_identity, filled_on, load_prepared
 from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.operations.norm import RMSNorm
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.decoder_model import DecoderModel
 
 
 class ThinkerDecoder(nn.Module):
@@ -33,7 +34,7 @@ class ThinkerDecoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 
 
-class Thinker(nn.Module):
+class Thinker(DecoderModel):
     """An :class:`omni_core.model_runner.ARModel`.
 
     ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``: the layer count whose raw
@@ -44,18 +45,10 @@ class Thinker(nn.Module):
     def __init__(
         self, config: DecoderConfig, parallel: TensorParallel = ALONE, *, expert_parallel: bool = False
     ) -> None:
-        super().__init__()
         config = local_config(config, parallel, expert_parallel)
-        self.model = ThinkerDecoder(config, parallel)
+        model = ThinkerDecoder(config, parallel)
+        super().__init__(config, model, Rotary(config), partial(describe, config, model.layers, model.norm))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.rotary = Rotary(config)
-        self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
-        self._step = DecoderStep(partial(describe, config, self.model.layers, self.model.norm), config.layers)
-
-    @property
-    def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.model.embed_tokens(ids)
@@ -67,7 +60,7 @@ class Thinker(nn.Module):
         cos, sin = self.rotary(batch.positions, x.dtype)
         rows, features = batch.extra.get("deepstack", (None, []))
         capture = batch.extra.get("capture")
-        if rows is None and (output := self._step.run(x, cos, sin, batch, capture)) is not None:
+        if rows is None and (output := self.step.run(x, cos, sin, batch, capture)) is not None:
             return output
         captured = {0: x} if capture == 0 else {}
         for index, layer in enumerate(self.model.layers):

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from omni_fish_s2.codec.memory import Memory
-from omni_fish_s2.layers import RMSNorm, rotary, rotate
+from omni_fish_s2.layers import rotary, rotate
 from omni_torch.operations import sound_stack
+from omni_torch.operations.norm import RMSNorm
 
 HEAD_DIM = 64
 """Width of an attention head in every transformer of the codec."""

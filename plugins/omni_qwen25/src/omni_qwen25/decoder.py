@@ -6,20 +6,21 @@ of three axes whose frequencies follow each other, as in transformers' ``qwen2_5
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
 
-from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout, PagedAttention
+from omni_core.model_runner import PagedAttention
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import dense_matrices, describe
-from omni_qwen3.layers import MLP, RMSNorm
+from omni_qwen3.layers import MLP
 from omni_qwen3.sharding import local_config
 from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.decoder_stack import LayerWeights
-from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.operations.few_rows import matrix_of
+from omni_torch.operations.norm import RMSNorm
 from omni_torch.operations.shared import rotary
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 
@@ -106,40 +107,13 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 
 
-class DecoderModel(nn.Module):
-    """An :class:`omni_core.model_runner.ARModel` without its head: what the thinker and the talker share.
+def parts_of(
+    config: DecoderConfig, embedding_size: int | None = None, parallel: TensorParallel = ALONE
+) -> tuple[DecoderConfig, Decoder, Rotary, Callable[[], DecoderStack | None]]:
+    """Return what :class:`omni_torch.runners.decoder_model.DecoderModel` is made of.
 
     Sharded, every rank has the whole embedding, so that hidden states are the same everywhere.
     """
-
-    def __init__(
-        self, config: DecoderConfig, embedding_size: int | None = None, parallel: TensorParallel = ALONE
-    ) -> None:
-        super().__init__()
-        config = local_config(config, parallel)
-        self.model = Decoder(config, embedding_size, parallel)
-        self.rotary = Rotary(config)
-        self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
-        self._step = DecoderStep(
-            partial(describe, config, self.model.layers, self.model.norm, DecoderLayer.described), config.layers
-        )
-
-    @property
-    def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.dtype, self._heads)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype that it computes in."""
-        return self.model.norm.weight.dtype
-
-    def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        assert batch.input_embeds is not None
-        x = batch.input_embeds
-        cos, sin = self.rotary(batch.positions, x.dtype)
-        if (output := self._step.run(x, cos, sin, batch)) is not None:
-            return output
-        for layer in self.model.layers:
-            x = layer(x, cos, sin, batch.attention)
-        return ForwardOutput(self.model.norm(x))
+    config = local_config(config, parallel)
+    model = Decoder(config, embedding_size, parallel)
+    return config, model, Rotary(config), partial(describe, config, model.layers, model.norm, DecoderLayer.described)

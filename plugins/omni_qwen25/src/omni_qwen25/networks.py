@@ -16,18 +16,19 @@ from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.sharding import part_of
 from omni_qwen25.config import OmniConfig, TalkerConfig, part_config
-from omni_qwen25.decoder import DecoderModel
+from omni_qwen25.decoder import parts_of
 from omni_torch.checkpoints.prepared import filled_on, load_prepared
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
 from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.runners.decoder_model import DecoderModel
 
 
 class Thinker(DecoderModel):
     """The thinker: text in the form of ids and encoder features, text out."""
 
     def __init__(self, config: DecoderConfig, parallel: TensorParallel = ALONE) -> None:
-        super().__init__(config, parallel=parallel)
+        super().__init__(*parts_of(config, parallel=parallel))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,7 @@ class Talker(DecoderModel):
     """The talker: rows of the thinker's width in, each the sum of a text side and a code's embedding; codes out."""
 
     def __init__(self, config: TalkerConfig) -> None:
-        super().__init__(config.decoder, config.embedding_size)
+        super().__init__(*parts_of(config.decoder, config.embedding_size))
         self.thinker_to_talker_proj = nn.Linear(config.embedding_size, config.decoder.hidden_size)
         self.codec_head = nn.Linear(config.decoder.hidden_size, config.decoder.vocab_size, bias=False)
 
