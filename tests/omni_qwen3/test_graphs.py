@@ -23,6 +23,7 @@ from omni_qwen3.config import parse_config
 from omni_qwen3.talker_feedback import recordable_frame
 from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker_network import Thinker
+from omni_testing.ours.checkpoints import tiny_checkpoint
 from omni_testing.ours.qwen3 import TalkerConformance, ThinkerConformance
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.runners.graphs import CudaRecorder, EagerRecorder, Graphs, Named
@@ -69,9 +70,7 @@ def test_the_talker_and_its_frames_replayed(options: dict[str, Any], conformance
 
 @pytest.fixture(scope="module")
 def conformance_checkpoint() -> str:
-    from omni_testing.ours.qwen3 import tiny_checkpoint
-
-    return str(tiny_checkpoint())
+    return tiny_checkpoint("qwen3")
 
 
 def test_frames_that_cannot_be_recorded_are_computed_without_graphs(

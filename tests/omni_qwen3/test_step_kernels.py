@@ -18,7 +18,8 @@ from omni_qwen3.config import read_config
 from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
-from omni_testing.ours.qwen3 import TalkerConformance, ThinkerConformance, tiny_checkpoint
+from omni_testing.ours.checkpoints import tiny_checkpoint
+from omni_testing.ours.qwen3 import TalkerConformance, ThinkerConformance
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.checkpoints import prepared
 from omni_torch.engine.scheduler import EngineScheduler
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
 
 @pytest.fixture(scope="module")
 def conformance_checkpoint() -> str:
-    return str(tiny_checkpoint())
+    return tiny_checkpoint("qwen3")
 
 
 def with_and_without(

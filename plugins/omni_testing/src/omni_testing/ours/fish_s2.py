@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +10,14 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.protocol.messages import OmniRequest
 from omni_fish_s2.pipeline import fish_s2
 from omni_testing import PipelineConformance
-from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="omni-tiny-fish-")
-    write_tiny_checkpoint(Path(folder.name))
-    return folder
+from omni_testing.ours.checkpoints import tiny_checkpoint
 
 
 class SpeechConformance(PipelineConformance):
     """The whole pipeline in one process, seeded."""
 
     def config(self) -> PipelineConfig:
-        return fish_s2(_folder().name, processes="one")
+        return fish_s2(tiny_checkpoint("fish-s2"), processes="one")
 
     def requests(self) -> list[OmniRequest]:
         params = {"semantic": {"max_new_tokens": 12}, "seed": 4, "return_codes": True}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,39 +20,23 @@ from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
 from omni_qwen25.voices import Voice, load_voices
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance
-from omni_testing.tiny.qwen25 import write_tiny_checkpoint
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="omni-tiny-")
-    write_tiny_checkpoint(folder.name)
-    return folder
-
-
-def tiny_checkpoint() -> Path:
-    """Return a tiny checkpoint, made once and removed when the process ends."""
-    return Path(_folder().name)
+from omni_testing.ours.checkpoints import drawn, streamed, tiny_checkpoint
 
 
 @cache
 def _thinker() -> tuple[Thinker, OmniConfig]:
-    config = read_config(tiny_checkpoint())
-    return load_thinker(str(tiny_checkpoint()), config), config
+    config = read_config(tiny_checkpoint("qwen25"))
+    return load_thinker(tiny_checkpoint("qwen25"), config), config
 
 
 @cache
 def _talker() -> tuple[Talker, dict[str, Voice], torch.Tensor]:
-    config = read_config(tiny_checkpoint()).talker
+    config = read_config(tiny_checkpoint("qwen25")).talker
     assert config is not None
-    voices = load_voices(tiny_checkpoint())
+    voices = load_voices(tiny_checkpoint("qwen25"))
     tokens = [config.text_end, config.text_pad, *(voice.token for voice in voices.values())]
-    folder = str(tiny_checkpoint())
+    folder = tiny_checkpoint("qwen25")
     return load_talker(folder, config), voices, read_text_rows(folder, tokens)
-
-
-def _drawn(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 class ThinkerConformance(ModelRunnerConformance):
@@ -62,14 +44,14 @@ class ThinkerConformance(ModelRunnerConformance):
 
     def make(self) -> ThinkerRunner:
         model, config = _thinker()
-        return ThinkerRunner(model, config, str(tiny_checkpoint()), speech_enabled=True)
+        return ThinkerRunner(model, config, tiny_checkpoint("qwen25"), speech_enabled=True)
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         model, config = _thinker()
         ids = torch.tensor([1, 2, 20 + number, *([config.image] * 4 if number % 2 else []), 30, 31, 40])
         inputs = ThinkerInputs(input_ids=ids, positions=torch.arange(len(ids)).expand(3, -1), position_delta=0)
         if number % 2:
-            features = _drawn(10 * number, 4, model.hidden_size)
+            features = drawn(10 * number, 4, model.hidden_size)
             inputs |= ThinkerInputs(features=features, feature_mask=ids == config.image)
         request = OmniRequest(params={"thinker": {**sampling, "ignore_eos": True}})
         return [IncomingMessage(request_id, "new_request", StagePayload(request_id, request, inputs), request=request)]
@@ -83,21 +65,18 @@ class _TalkerRequests:
 
     def make(self) -> TalkerRunner:
         model, voices, special = _talker()
-        config = read_config(tiny_checkpoint()).talker
+        config = read_config(tiny_checkpoint("qwen25")).talker
         assert config is not None
         return TalkerRunner(model, config, special, voices, TalkerFeedback())
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         width, prompt = _thinker()[0].hidden_size, 4 + number
         start = TalkerStart(
-            rows=_drawn(number, prompt, width), positions=torch.arange(prompt).expand(3, -1), position_delta=0
+            rows=drawn(number, prompt, width), positions=torch.arange(prompt).expand(3, -1), position_delta=0
         )
-        texts = [TalkerText(token_ids=[n], rows=_drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
+        texts = [TalkerText(token_ids=[n], rows=drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
         request = OmniRequest(params={"talker": sampling})
-        chunks = [
-            IncomingMessage(request_id, "stream_chunk", each, "thinker", None, request) for each in (start, *texts)
-        ]
-        return [*chunks, IncomingMessage(request_id, "stream_done", None, "thinker", None, request)]
+        return streamed(request_id, [start, *texts], request)
 
     def bad(self, request_id: str) -> list[IncomingMessage]:
         return self.messages(request_id, 0, {"temperature": -1.0})
@@ -115,7 +94,7 @@ class SpeechConformance(PipelineConformance):
     """The whole pipeline in one process, greedy and seeded."""
 
     def config(self) -> PipelineConfig:
-        return qwen25_omni(str(tiny_checkpoint()), processes="one")
+        return qwen25_omni(tiny_checkpoint("qwen25"), processes="one")
 
     def requests(self) -> list[OmniRequest]:
         params = {
@@ -135,7 +114,7 @@ class SpeechConformance(PipelineConformance):
 
 class TextConformance(SpeechConformance):
     def config(self) -> PipelineConfig:
-        return qwen25_omni_text(str(tiny_checkpoint()), processes="one")
+        return qwen25_omni_text(tiny_checkpoint("qwen25"), processes="one")
 
     def requests(self) -> list[OmniRequest]:
         return [evolve(request, params={"max_tokens": 6, "temperature": 0.0}) for request in super().requests()]

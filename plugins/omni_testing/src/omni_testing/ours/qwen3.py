@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,36 +23,20 @@ from omni_qwen3.talker_network import Talker, load_talker, read_special
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance, ProjectionConformance
-from omni_testing.tiny.qwen3 import write_tiny_checkpoint
+from omni_testing.ours.checkpoints import drawn, streamed, tiny_checkpoint
 from omni_torch.runners.model_runner import ARModelRunner
 
 
 @cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="omni-tiny-")
-    write_tiny_checkpoint(folder.name)
-    return folder
-
-
-def tiny_checkpoint() -> Path:
-    """Return a tiny checkpoint, made once and removed when the process ends."""
-    return Path(_folder().name)
-
-
-@cache
 def _thinker() -> tuple[Thinker, QwenConfig]:
-    config = read_config(tiny_checkpoint())
-    return load_thinker(str(tiny_checkpoint()), config), config
+    config = read_config(tiny_checkpoint("qwen3"))
+    return load_thinker(tiny_checkpoint("qwen3"), config), config
 
 
 @cache
 def _talker() -> tuple[Talker, QwenConfig, torch.Tensor]:
-    config = read_config(tiny_checkpoint())
-    return load_talker(str(tiny_checkpoint()), config), config, read_special(str(tiny_checkpoint()), config)
-
-
-def _drawn(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    config = read_config(tiny_checkpoint("qwen3"))
+    return load_talker(tiny_checkpoint("qwen3"), config), config, read_special(tiny_checkpoint("qwen3"), config)
 
 
 class ThinkerConformance(ModelRunnerConformance):
@@ -73,7 +55,7 @@ class ThinkerConformance(ModelRunnerConformance):
         inputs = ThinkerInputs(input_ids=ids, positions=torch.arange(len(ids)).expand(3, -1), position_delta=0)
         if number % 2:
             mask = ids == config.image_token
-            levels = [_drawn(10 * number + level, 4, model.hidden_size) for level in range(2)]
+            levels = [drawn(10 * number + level, 4, model.hidden_size) for level in range(2)]
             inputs |= ThinkerInputs(features=levels[0], feature_mask=mask, deepstack=levels, visual_mask=mask)
         request = OmniRequest(params={"thinker": {**sampling, "ignore_eos": True}})
         return [IncomingMessage(request_id, "new_request", StagePayload(request_id, request, inputs), request=request)]
@@ -94,18 +76,15 @@ class _TalkerRequests:
         width = _talker()[1].talker.thinker_hidden_size
         rows = 2 + number
         start = TalkerStart(
-            user_rows=_drawn(number, rows, width),
-            assistant_rows=_drawn(100 + number, 3, width),
+            user_rows=drawn(number, rows, width),
+            assistant_rows=drawn(100 + number, 3, width),
             multimodal=torch.arange(rows) % 2 == 1,
             positions=None,
             position_delta=0,
         )
-        texts = [TalkerText(token_ids=[n], embeds=_drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
+        texts = [TalkerText(token_ids=[n], embeds=drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
         request = OmniRequest(params={"talker": sampling})
-        chunks = [
-            IncomingMessage(request_id, "stream_chunk", each, "thinker", None, request) for each in (start, *texts)
-        ]
-        return [*chunks, IncomingMessage(request_id, "stream_done", None, "thinker", None, request)]
+        return streamed(request_id, [start, *texts], request)
 
     def bad(self, request_id: str) -> list[IncomingMessage]:
         return self.messages(request_id, 0, {"temperature": -1.0})
@@ -123,7 +102,7 @@ class SpeechConformance(PipelineConformance):
     """The whole pipeline in one process, greedy and seeded."""
 
     def config(self) -> PipelineConfig:
-        return qwen3_omni(str(tiny_checkpoint()), processes="one")
+        return qwen3_omni(tiny_checkpoint("qwen3"), processes="one")
 
     def requests(self) -> list[OmniRequest]:
         params = {"thinker": {"max_new_tokens": 8}, "talker": {"temperature": 0.0, "max_new_tokens": 12}}
@@ -140,7 +119,7 @@ class SpeechConformance(PipelineConformance):
 
 class TextConformance(SpeechConformance):
     def config(self) -> PipelineConfig:
-        return qwen3_omni_text(str(tiny_checkpoint()), processes="one")
+        return qwen3_omni_text(tiny_checkpoint("qwen3"), processes="one")
 
     def requests(self) -> list[OmniRequest]:
         return [evolve(request, params={"max_tokens": 8, "temperature": 0.0}) for request in super().requests()]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omni_testing.tiny.fish_s2_config import SHAPES, Shape, model_config
 from omni_testing.tiny.fish_s2_tokenizer import write_tokenizer
+from omni_testing.tiny.writing import new_folder
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +35,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
 
     from omni_fish_s2.config import parse_config
 
-    if shape not in SHAPES:
-        raise ValueError(f"unknown shape {shape!r}; there are: {', '.join(SHAPES)}")
-    folder = Path(directory)
-    if (folder / "config.json").exists():
-        raise FileExistsError(f"{folder} already holds a checkpoint; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_folder(directory, shape, SHAPES)
     dims = SHAPES[shape]
     config = model_config(dims, write_tokenizer(folder, dims.merges, dims.codec.semantic_codebook))
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from omni_testing.tiny.qwen25_config import SHAPES, Shape, codec_ids, model_config
 from omni_testing.tiny.qwen25_tokenizer import write_tokenizer
+from omni_testing.tiny.writing import drawing, new_folder
 
 VOICES = {"Chelsie": "<|tts_chelsie|>", "Ethan": "<|tts_ethan|>"}
 """The voices, and the token of each that begins the text of speech."""
@@ -31,34 +32,18 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     """
     import torch
     from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
-    from transformers.utils import logging
 
-    if shape not in SHAPES:
-        raise ValueError(f"unknown shape {shape!r}; there are: {', '.join(SHAPES)}")
-    folder = Path(directory)
-    if (folder / "config.json").exists():
-        raise FileExistsError(f"{folder} already holds a checkpoint; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_folder(directory, shape, SHAPES)
     dims = SHAPES[shape]
     ids = write_tokenizer(folder, dims.merges)
-    verbosity, threads = logging.get_verbosity(), torch.get_num_threads()
-    logging.set_verbosity_error()  # transformers warns of ids of the thinker's vocabulary in the talker's config
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    try:
-        raw = model_config(dims, ids)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = Qwen2_5OmniForConditionalGeneration(Qwen2_5OmniConfig(**raw)).eval()
-            _redraw(model, ids, dims)
-            _write_voices(folder, ids, dims)
+    raw = model_config(dims, ids)
+    with drawing(seed):
+        model = Qwen2_5OmniForConditionalGeneration(Qwen2_5OmniConfig(**raw)).eval()
+        _redraw(model, ids, dims)
+        _write_voices(folder, ids, dims)
         model.thinker.to(getattr(torch, dtype))
         model.talker.to(getattr(torch, dtype))
         model.save_pretrained(folder, max_shard_size="1MB")
-    finally:
-        torch.set_num_threads(threads)
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
     saved = json.loads((folder / "config.json").read_text())
     saved["architectures"] = raw["architectures"]
     (folder / "config.json").write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from omni_testing.tiny.qwen3_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
 from omni_testing.tiny.qwen3_tokenizer import write_tokenizer
+from omni_testing.tiny.writing import drawing, new_folder
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:
@@ -28,32 +29,14 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     """
     import torch
     from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
-    from transformers.utils import logging
 
-    if shape not in SHAPES:
-        raise ValueError(f"unknown shape {shape!r}; there are: {', '.join(SHAPES)}")
-    folder = Path(directory)
-    if (folder / "config.json").exists():
-        raise FileExistsError(f"{folder} already holds a checkpoint; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_folder(directory, shape, SHAPES)
     dims = SHAPES[shape]
     ids = write_tokenizer(folder, dims.merges)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # transformers warns of rope fields that the released config has too
-    logging.disable_progress_bar()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        config = Qwen3OmniMoeConfig(**model_config(dims, ids))
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            model = Qwen3OmniMoeForConditionalGeneration(config).eval()
-            _redraw(model, ids, dims)
+    with drawing(seed):
+        model = Qwen3OmniMoeForConditionalGeneration(Qwen3OmniMoeConfig(**model_config(dims, ids))).eval()
+        _redraw(model, ids, dims)
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size="200MB" if dims.hidden >= 512 else "1MB")
-    finally:
-        torch.set_num_threads(threads)
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
     complete_saved_config(folder, dims)
     write_processor_files(folder)
     return folder

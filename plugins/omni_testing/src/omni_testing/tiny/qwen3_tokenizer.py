@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from omni_testing.tiny.writing import LINES, write_qwen_tokenizer
+
 SPECIAL_TOKENS = [
     "<|endoftext|>",
     "<|im_start|>",
@@ -56,51 +58,22 @@ CHAT_TEMPLATE = (
 """Of the released layout: tools in the system's turn, calls in tags in the assistant's, their answers in tags in the user's."""
 
 
-LINES = (
-    "You are a friendly voice that answers in words and in speech.",
-    "What is in the picture and what do you hear?",
-    *["Tell me a story about a red fox, a blue house and the sound of the sea."] * 3,
-)
-"""The text that a tiny checkpoint's tokenizer is trained on."""
-
-
 def write_tokenizer(folder: Path, merges: int, lines: Sequence[str] = LINES) -> dict[str, int]:
     """Train and write a byte-level BPE over a few lines, with the special tokens in their released order.
 
     Returns:
         The ids of the special tokens, of the roles and of the newline, and the size of the ``vocabulary``.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import Qwen2TokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    role_lines = ["system\n", "user\n", "assistant\n"] * 50  # each role becomes one token
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    roles = sum(len(role) - 1 for role in ("system", "user", "assistant"))
-    trainer = trainers.BpeTrainer(vocab_size=256 + roles + merges, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([*role_lines, *lines], trainer)
-    tokenizer.add_special_tokens(SPECIAL_TOKENS)
-    fast = Qwen2TokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token=None,
-        bos_token=None,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
-        extra_special_tokens={
-            "image_token": "<|image_pad|>",
-            "audio_token": "<|audio_pad|>",
-            "video_token": "<|video_pad|>",
-            "vision_bos_token": "<|vision_start|>",
-            "vision_eos_token": "<|vision_end|>",
-            "audio_bos_token": "<|audio_start|>",
-            "audio_eos_token": "<|audio_end|>",
-        },
-    )
-    fast.add_special_tokens({"additional_special_tokens": SPECIAL_TOKENS})
-    fast.save_pretrained(folder)
+    media = {
+        "image_token": "<|image_pad|>",
+        "audio_token": "<|audio_pad|>",
+        "video_token": "<|video_pad|>",
+        "vision_bos_token": "<|vision_start|>",
+        "vision_eos_token": "<|vision_end|>",
+        "audio_bos_token": "<|audio_start|>",
+        "audio_eos_token": "<|audio_end|>",
+    }
+    fast = write_qwen_tokenizer(folder, merges, lines, SPECIAL_TOKENS, CHAT_TEMPLATE, media)
     ids = {token: fast.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
     for role in ("system", "user", "assistant", "\n"):
         (ids[role],) = fast.encode(role, add_special_tokens=False)

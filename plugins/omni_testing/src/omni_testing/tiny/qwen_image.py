@@ -8,6 +8,8 @@ from typing import Any
 
 from attrs import frozen
 
+from omni_testing.tiny.writing import new_folder
+
 SPECIAL = [
     "<|endoftext|>",
     "<|im_start|>",
@@ -82,12 +84,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    if shape not in SHAPES:
-        raise ValueError(f"unknown shape {shape!r}; there are: {', '.join(SHAPES)}")
-    folder, dims = Path(directory), SHAPES[shape]
-    if (folder / "model_index.json").exists():
-        raise FileExistsError(f"{folder} already holds a checkpoint; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, dims = new_folder(directory, shape, SHAPES, "model_index.json"), SHAPES[shape]
     ids = _write_tokenizer(folder, dims)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
