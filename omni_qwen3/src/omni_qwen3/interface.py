@@ -44,7 +44,7 @@ IMPORTS = {
 TEXT_IMPORTS = {"pipeline": "qwen3_omni_moe_thinker_only Qwen3OmniPipelineConfig"}
 
 THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
-"""The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
+"""The reference's generation defaults for the thinkers of both Qwen families: greedy (models' ``generate``)."""
 
 TALKER_DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 4096}
 """The reference's generation defaults for the talker."""
@@ -54,7 +54,7 @@ DEFAULT_SPEAKER = "ethan"
 FRAME_SECONDS = 0.08
 """Seconds of sound in one frame of codes: 1920 samples at 24 kHz. The talker reads a token of text for each, until the text ends."""
 
-_THINKER = ParameterGroup(
+THINKER = ParameterGroup(
     "thinker",
     TEXT,
     "how the text is chosen",
@@ -67,14 +67,14 @@ _THINKER = ParameterGroup(
 
 _TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_parameters(TALKER_DEFAULTS))
 
-_VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False)
+VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False)
 _FIRST_WITHIN = Parameter(
     "first_within", "number", "seconds in which the first text or sound is wanted, by stages with a policy", None, 0
 )
 _DEADLINE = Parameter(
     "deadline", "number", "seconds in which a whole reply of text is wanted, by stages with a policy", None, 0
 )
-_PRIORITY = Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000)
+PRIORITY = Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000)
 
 
 def _hello(*modalities: str) -> dict[str, Any]:
@@ -91,8 +91,8 @@ TEXT_INTERFACE = Interface(
     roles={TEXT: "thinker"},
     inputs=["text", "image", "audio", "video"],
     outputs=["text"],
-    groups=[_THINKER],
-    metadata=[_VIDEO_SOUND, _PRIORITY, _FIRST_WITHIN, _DEADLINE],
+    groups=[THINKER],
+    metadata=[VIDEO_SOUND, PRIORITY, _FIRST_WITHIN, _DEADLINE],
     limits=asdict(Limits()),
     tool_format="tagged-json",
     tool_choice=True,
@@ -104,12 +104,12 @@ SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker_ar", VOCODER: "code2wav"},
     outputs=["text", "audio"],
-    groups=[_THINKER, _TALKER],
+    groups=[THINKER, _TALKER],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[
         Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER),
-        _VIDEO_SOUND,
-        _PRIORITY,
+        VIDEO_SOUND,
+        PRIORITY,
         _FIRST_WITHIN,
         _DEADLINE,
     ],

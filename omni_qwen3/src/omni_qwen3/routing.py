@@ -13,15 +13,18 @@ def wants_audio(request: OmniRequest) -> bool:
     return request.modalities is None or "audio" in request.modalities
 
 
-def terminal_stages(request: OmniRequest) -> list[str]:
+def terminal_stages(request: OmniRequest, sound: str = "code2wav") -> list[str]:
     """Return the terminal stages of the speech pipeline for a request.
+
+    Args:
+        sound: the stage that makes the sound.
 
     Raises:
         InvalidRequestError: it requests audio without text.
     """
     if request.modalities is not None and "text" not in request.modalities:
         raise InvalidRequestError("modalities: must contain 'text', because audio is the spoken text")
-    return ["decode", "code2wav"] if wants_audio(request) else ["decode"]
+    return ["decode", sound] if wants_audio(request) else ["decode"]
 
 
 def encoders_needed(data: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from attrs import asdict, evolve
 from omni_core.errors import ConfigError
 from omni_core.interface import SEED, SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
 from omni_qwen3.interface import OPTIONS as QWEN3_OPTIONS
+from omni_qwen3.interface import PRIORITY, THINKER, VIDEO_SOUND
 from omni_qwen3.media import Limits
 from omni_torch.sampling.parameters import sampling_parameters
 
@@ -20,9 +21,6 @@ OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in 
     "max_audio_seconds": "longest audio clip; the processor's is 300",
 }
 """Options of both pipelines, each with the line that ``omni pipelines`` prints."""
-
-THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
-"""The reference's generation defaults for the thinker: greedy."""
 
 TALKER_DEFAULTS = {"temperature": 0.9, "top_k": 40, "top_p": 0.8, "repetition_penalty": 1.05, "max_new_tokens": 4096}
 """The reference's generation defaults for the talker."""
@@ -43,17 +41,6 @@ SPEECH_PROMPT = (
 )
 """The system message with which the released model speaks."""
 
-_THINKER = ParameterGroup(
-    "thinker",
-    TEXT,
-    "how the text is chosen",
-    [
-        *sampling_parameters(THINKER_DEFAULTS),
-        Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
-        Parameter("ignore_eos", "boolean", "go on after the end of the turn, for measurements", False),
-    ],
-)
-
 _TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_parameters(TALKER_DEFAULTS))
 
 _TOKEN2WAV = ParameterGroup(
@@ -68,10 +55,7 @@ _TOKEN2WAV = ParameterGroup(
     ],
 )
 
-_METADATA = [
-    Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False),
-    Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000),
-]
+_METADATA = [VIDEO_SOUND, PRIORITY]
 
 
 def _hello(*modalities: str) -> dict[str, Any]:
@@ -90,7 +74,7 @@ TEXT_INTERFACE = Interface(
     roles={TEXT: "thinker"},
     inputs=["text", "image", "audio", "video"],
     outputs=["text"],
-    groups=[_THINKER],
+    groups=[THINKER],
     metadata=_METADATA,
     limits=asdict(LIMITS),
     prompts={"transcription": "Transcribe the audio into text."},
@@ -101,7 +85,7 @@ SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker", "mel": "code2mel", VOCODER: "mel2wav"},
     outputs=["text", "audio"],
-    groups=[_THINKER, _TALKER, _TOKEN2WAV],
+    groups=[THINKER, _TALKER, _TOKEN2WAV],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), *_METADATA],
     voices_from="spk_dict.pt in the checkpoint",

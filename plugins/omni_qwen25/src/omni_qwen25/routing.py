@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_qwen3 import routing as qwen3_routing
 from omni_qwen3.routing import wants_audio
 
 
 def terminal_stages(request: OmniRequest) -> list[str]:
-    """Return the terminal stages for a request.
-
-    Raises:
-        InvalidRequestError: it requests audio without text.
-    """
-    if request.modalities is not None and "text" not in request.modalities:
-        raise InvalidRequestError("modalities: must contain 'text', because audio is the spoken text")
-    return ["decode", "mel2wav"] if wants_audio(request) else ["decode"]
+    """Return the terminal stages for a request. Raises as :func:`omni_qwen3.routing.terminal_stages`."""
+    return qwen3_routing.terminal_stages(request, "mel2wav")
 
 
 def route_thinker(request_id: str, output: StagePayload) -> list[str]:

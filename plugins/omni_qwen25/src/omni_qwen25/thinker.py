@@ -11,11 +11,12 @@ from attrs import define, field
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.content import content_spans
+from omni_qwen3.interface import THINKER_DEFAULTS
 from omni_qwen3.payloads import thinker_params
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.decode import end_ids, tokenizer_of
-from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
+from omni_qwen25.interface import CODE_SECONDS
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_torch.loop.packing import prompt_runs, sampled_rows
