@@ -7,7 +7,7 @@ from attrs import evolve
 from serve_stages import INTERFACE, speaking_pipeline
 
 from omni_core.config.schema import PipelineConfig
-from omni_serve.testing import ServingConformance
+from omni_testing import ServingConformance
 
 
 class TestTones(ServingConformance):

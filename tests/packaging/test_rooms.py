@@ -41,7 +41,7 @@ SHARED = {
     "omni_cli": {"omni_testing", "omni_serve", "omni_planner"},
     "omni_launchers": {"omni_testing"},
     "omni_media": {"omni_serve", "omni_cli"},
-    "omni_serve": {"omni_cli"},
+    "omni_serve": {"omni_cli", "omni_testing"},
     "omni_testing": {
         "omni_torch", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo", "omni_kernels", "omni_cli",
         "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers",

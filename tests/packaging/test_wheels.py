@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib.metadata import distribution, entry_points
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 OURS = [
     "omni-core",
     "omni-relay-shm",
@@ -53,3 +56,20 @@ def test_every_plugin_registers_itself_by_entry_point() -> None:
 def test_every_distribution_ships_its_types() -> None:
     for name in OURS:
         assert any(str(path).endswith("py.typed") for path in distribution(name).files or []), name
+
+
+def test_only_omni_testing_has_modules_for_tests() -> None:
+    sources = [
+        *ROOT.glob("omni_*/src"),
+        *(each for each in ROOT.glob("plugins/*/src") if "omni_testing" not in each.parts),
+    ]
+    assert len(sources) > 15
+    for path in (each for source in sources for each in source.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            names = (
+                [node.module]
+                if isinstance(node, ast.ImportFrom)
+                else [each.name for each in getattr(node, "names", [])]
+            )
+            found = {str(each).partition(".")[0] for each in names} & {"pytest", "omni_testing"}
+            assert not found, f"{path.relative_to(ROOT)} is for tests: it imports {found}"

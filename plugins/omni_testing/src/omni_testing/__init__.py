@@ -7,7 +7,8 @@
     class TestMyRelay(RelayConformance):
         relay = "my_relay.relay:MyRelay"
 
-Each suite is imported when it is asked for: only :class:`ModelRunnerConformance` and :class:`FeedbackConformance` need torch.
+Each suite is imported when it is asked for: only :class:`ModelRunnerConformance` and :class:`FeedbackConformance` need torch,
+and :class:`ServingConformance` omni-serve.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from omni_testing.projection import ProjectionConformance
     from omni_testing.relay import RelayConformance
     from omni_testing.scheduler import SchedulerConformance
+    from omni_testing.serving import ServingConformance
     from omni_testing.step_scheduler import StepSchedulerConformance
     from omni_testing.streamed_input import StreamedInputConformance
 
@@ -43,6 +45,7 @@ __all__ = [
     "ProjectionConformance",
     "RelayConformance",
     "SchedulerConformance",
+    "ServingConformance",
     "StepSchedulerConformance",
     "StreamedInputConformance",
 ]
@@ -60,6 +63,7 @@ _MODULES = {
     "ProjectionConformance": "projection",
     "RelayConformance": "relay",
     "SchedulerConformance": "scheduler",
+    "ServingConformance": "serving",
     "StepSchedulerConformance": "step_scheduler",
     "StreamedInputConformance": "streamed_input",
 }

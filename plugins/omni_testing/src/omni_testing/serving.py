@@ -6,7 +6,7 @@
         def config(self):
             return my_pipeline("tiny-checkpoint")
 
-It needs ``pip install 'omni-serve[test]'``. Every test sends requests to the application without a socket, as a client would.
+It needs omni-serve. Every test sends requests to the application without a socket, as a client would.
 """
 
 from __future__ import annotations
