@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os import fspath
@@ -43,6 +44,25 @@ def load(reference: str) -> Any:
         except AttributeError:
             raise ConfigError(f"{reference!r}: module {module_name!r} has no attribute {attribute!r}") from None
     return value
+
+
+def exports(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module whose names are imported from others when they are first asked for.
+
+    Args:
+        module: the name of the module.
+        homes: by module, the names that come from it, with spaces between.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{did_you_mean(name, home_of)}")
+        value = getattr(importlib.import_module(home_of[name]), name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return get
 
 
 def imported(name: str) -> Any:

@@ -1,0 +1,202 @@
+"""What plugins import: the names that models, relays, schedulers, launchers and functions of stages are written with.
+
+The API levels (:mod:`omni_core.plugins.levels`) cover these names and no others of this package. Each is imported when it is first asked
+for, so that the light module of a plugin stays light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omni_core.references import exports
+
+if TYPE_CHECKING:
+    from omni_core.client import AsyncPipe, Pipe, open, open_async, run
+    from omni_core.client.messages import KINDS, MediaPolicy, Recording
+    from omni_core.config.completion import DoesNotFitError, Machine, Placement
+    from omni_core.config.compose import Edge, compose
+    from omni_core.config.loading import expanded
+    from omni_core.config.placement import AUTO, Budget, gib, parse_bytes
+    from omni_core.config.schema import (
+        EndpointsConfig,
+        LauncherConfig,
+        PipelineConfig,
+        RelayConfig,
+        RequestDefaults,
+        RequestLimits,
+        RestartConfig,
+        StageConfig,
+    )
+    from omni_core.control.faults import kept_up, watched
+    from omni_core.errors import (
+        ConfigError,
+        InvalidRequestError,
+        OmniError,
+        OverloadedError,
+        PeerDiedError,
+        PluginError,
+        RelayCapacityError,
+        RelayError,
+        RelayFullError,
+        RequestAbortedError,
+        RequestFailedError,
+        RequestTimeoutError,
+        RequestTooLargeError,
+        StartupError,
+        did_you_mean,
+        shown,
+    )
+    from omni_core.hookspecs import (
+        HOOKS,
+        Component,
+        KernelComponent,
+        PartComponent,
+        PipelineComponent,
+        Probe,
+        ProbeWarning,
+        RelayComponent,
+        SchedulerComponent,
+        ServiceComponent,
+        hookimpl,
+        hookspec,
+    )
+    from omni_core.interface import (
+        SEED,
+        SPEECH,
+        TEXT,
+        TRANSCRIPTION,
+        VOCODER,
+        VOICE,
+        Interface,
+        Parameter,
+        ParameterGroup,
+        checked,
+        transcription_parameters,
+    )
+    from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Need
+    from omni_core.model_runner import (
+        ARModel,
+        ARRequest,
+        CacheAttention,
+        ContentSpan,
+        DecodeCache,
+        FeedbackStrategy,
+        FinishReason,
+        Forward,
+        ForwardBatch,
+        ForwardOutput,
+        KVLayout,
+        ModelRunner,
+        PagedAttention,
+        RandomStream,
+        SamplingParams,
+    )
+    from omni_core.plugins import PluginRegistry, load_plugins
+    from omni_core.protocol.messages import OmniRequest, StagePayload
+    from omni_core.protocol.outputs import (
+        AudioChunk,
+        AudioResult,
+        ImageChunk,
+        ImageResult,
+        Segment,
+        TextChunk,
+        TextResult,
+        Transcript,
+        TranscriptChunk,
+        Word,
+    )
+    from omni_core.protocol.tensors import Buffer, address_of, as_tensor, copy, flat, wait_for_device
+    from omni_core.references import imported, load
+    from omni_core.relay.base import Relay, RelayOperation, RelayOptions
+    from omni_core.scheduling.aside import AsideScheduler
+    from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+    from omni_core.scheduling.loop import LoopScheduler, pausing, take_pausing
+    from omni_core.scheduling.simple import SimpleScheduler
+    from omni_core.scheduling.streaming import StreamingScheduler
+
+__all__ = [
+    # Plugins: the marker of hooks, and the components that they return
+    "HOOKS", "Component", "KernelComponent", "PartComponent", "PipelineComponent", "Probe", "ProbeWarning",
+    "RelayComponent", "SchedulerComponent", "ServiceComponent", "hookimpl", "hookspec",
+    # Installed plugins and dotted references
+    "PluginRegistry", "load_plugins", "imported", "load",
+    # Pipelines: their stages, where these are placed, and pipelines of pipelines
+    "EndpointsConfig", "LauncherConfig", "PipelineConfig", "RelayConfig", "RequestDefaults", "RequestLimits",
+    "RestartConfig", "StageConfig", "DoesNotFitError", "Machine", "Placement", "Edge", "compose", "expanded", "AUTO",
+    "Budget", "gib", "parse_bytes",
+    # What a pipeline can do: its roles, the parameters of requests, and their checks
+    "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
+    "checked", "transcription_parameters",
+    # Requests and what stages answer
+    "OmniRequest", "StagePayload", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "Segment", "TextChunk",
+    "TextResult", "Transcript", "TranscriptChunk", "Word",
+    # Errors, and values in their messages
+    "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
+    "RelayCapacityError", "RelayError", "RelayFullError", "RequestAbortedError", "RequestFailedError",
+    "RequestTimeoutError", "RequestTooLargeError", "StartupError", "did_you_mean", "shown",
+    # Schedulers: what computes in a stage
+    "AsideScheduler", "IncomingMessage", "MessageQueue", "OutgoingMessage", "Scheduler", "LoopScheduler", "pausing",
+    "take_pausing", "SimpleScheduler", "StreamingScheduler",
+    # Model runners and the batches that they compute
+    "ARModel", "ARRequest", "CacheAttention", "ContentSpan", "DecodeCache", "FeedbackStrategy", "FinishReason",
+    "Forward", "ForwardBatch", "ForwardOutput", "KVLayout", "ModelRunner", "PagedAttention", "RandomStream",
+    "SamplingParams",
+    # Relays: how bytes travel, and what they are to a relay
+    "Relay", "RelayOperation", "RelayOptions", "kept_up", "watched", "Buffer", "address_of", "as_tensor", "copy",
+    "flat", "wait_for_device",
+    # Launchers: machines for processes
+    "Grant", "Launcher", "LauncherOptions", "LocalMachine", "Need",
+    # Media: what a reader of requests' files is given
+    "KINDS", "MediaPolicy", "Recording",
+    # The Python client
+    "AsyncPipe", "Pipe", "open", "open_async", "run",
+]  # fmt: skip
+
+_HOMES = {
+    "omni_core.client": "AsyncPipe Pipe open open_async run",
+    "omni_core.client.messages": "KINDS MediaPolicy Recording",
+    "omni_core.config.completion": "DoesNotFitError Machine Placement",
+    "omni_core.config.compose": "Edge compose",
+    "omni_core.config.loading": "expanded",
+    "omni_core.config.placement": "AUTO Budget gib parse_bytes",
+    "omni_core.config.schema": (
+        "EndpointsConfig LauncherConfig PipelineConfig RelayConfig RequestDefaults RequestLimits "
+        "RestartConfig StageConfig"
+    ),
+    "omni_core.control.faults": "kept_up watched",
+    "omni_core.errors": (
+        "ConfigError InvalidRequestError OmniError OverloadedError PeerDiedError PluginError "
+        "RelayCapacityError RelayError RelayFullError RequestAbortedError RequestFailedError "
+        "RequestTimeoutError RequestTooLargeError StartupError did_you_mean shown"
+    ),
+    "omni_core.hookspecs": (
+        "HOOKS Component KernelComponent PartComponent PipelineComponent Probe ProbeWarning RelayComponent "
+        "SchedulerComponent ServiceComponent hookimpl hookspec"
+    ),
+    "omni_core.interface": (
+        "SEED SPEECH TEXT TRANSCRIPTION VOCODER VOICE Interface Parameter ParameterGroup checked "
+        "transcription_parameters"
+    ),
+    "omni_core.machines": "Grant Launcher LauncherOptions LocalMachine Need",
+    "omni_core.model_runner": (
+        "ARModel ARRequest CacheAttention ContentSpan DecodeCache FeedbackStrategy FinishReason Forward "
+        "ForwardBatch ForwardOutput KVLayout ModelRunner PagedAttention RandomStream SamplingParams"
+    ),
+    "omni_core.plugins": "PluginRegistry load_plugins",
+    "omni_core.protocol.messages": "OmniRequest StagePayload",
+    "omni_core.protocol.outputs": (
+        "AudioChunk AudioResult ImageChunk ImageResult Segment TextChunk TextResult Transcript TranscriptChunk Word"
+    ),
+    "omni_core.protocol.tensors": "Buffer address_of as_tensor copy flat wait_for_device",
+    "omni_core.references": "imported load",
+    "omni_core.relay.base": "Relay RelayOperation RelayOptions",
+    "omni_core.scheduling.aside": "AsideScheduler",
+    "omni_core.scheduling.base": "IncomingMessage MessageQueue OutgoingMessage Scheduler",
+    "omni_core.scheduling.loop": "LoopScheduler pausing take_pausing",
+    "omni_core.scheduling.simple": "SimpleScheduler",
+    "omni_core.scheduling.streaming": "StreamingScheduler",
+}
+"""By module, the names that come from it."""
+
+if not TYPE_CHECKING:  # or checkers would take any name for one of this module
+    __getattr__ = exports(__name__, _HOMES)

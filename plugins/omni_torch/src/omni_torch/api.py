@@ -1,0 +1,185 @@
+"""What models, kernels and engines in PyTorch import of this distribution; nothing else of it is public.
+
+The level of this interface is an entry point of the group ``omni.apis``; a plugin names those that it works with, as ``[torch-1]``.
+Each name is imported when it is first asked for: a module that describes a pipeline can take names from here without loading torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omni_core.references import exports
+
+if TYPE_CHECKING:
+    from omni_torch.checkpoints.chat_templates import DEFAULT, FILE, TOOLS, read_templates
+    from omni_torch.checkpoints.folders import (
+        LARGEST_TEXT,
+        Section,
+        checked_file,
+        load_checked,
+        read_json,
+        read_tokenizer,
+        written_once,
+    )
+    from omni_torch.checkpoints.gguf_checkpoints import GgufCheckpoint
+    from omni_torch.checkpoints.headers import INDEX, SINGLE, TensorInfo
+    from omni_torch.checkpoints.hub import config_folder, download, listing
+    from omni_torch.checkpoints.prepared import file_identity, filled_on, keeps_bfloat16, kept_as_stored, load_prepared
+    from omni_torch.checkpoints.tiny_checkpoint import tiny_checkpoint
+    from omni_torch.checkpoints.tokens import check_length, encoded, longest_token
+    from omni_torch.checkpoints.weights import (
+        Checkpoint,
+        PartOf,
+        Source,
+        Sources,
+        embedding,
+        load_module,
+        prefixed,
+        whole,
+    )
+    from omni_torch.engine.attention.decode import paged_decode
+    from omni_torch.engine.key_values import KeyValues
+    from omni_torch.loop.autoregressive import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
+    from omni_torch.loop.continuation import extend
+    from omni_torch.loop.packing import indices, packed_batch, sampled_rows
+    from omni_torch.loop.steps import StepScheduler
+    from omni_torch.operations.code_frames import CodeChoice, FramePredictor, code_frames
+    from omni_torch.operations.decoder_stack import (
+        MOST_ROWS,
+        DecoderStack,
+        LayerWeights,
+        MixtureWeights,
+        decode_layers,
+        prefill_layers,
+    )
+    from omni_torch.operations.decoder_step import DecoderStep, DescribeLayer, all_layers
+    from omni_torch.operations.experts import experts, one_by_one, route_experts
+    from omni_torch.operations.few_rows import (
+        GROUP,
+        FewRowsLinear,
+        Groups,
+        Matrix,
+        few_rows_linear,
+        matrix_of,
+        stored_linear,
+    )
+    from omni_torch.operations.kernels import operation
+    from omni_torch.operations.shared import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm, rotary, snake_conv
+    from omni_torch.operations.sound_stack import (
+        ConvNeXt,
+        Convolution,
+        Layer,
+        Residual,
+        Snake,
+        SoundStack,
+        Upsampling,
+        decode_sound,
+        memory_of,
+    )
+    from omni_torch.placement.budgets import LIBRARIES, CacheShape, Network
+    from omni_torch.placement.devices import device_of, place
+    from omni_torch.placement.pipeline_options import DTYPES, check_options
+    from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
+    from omni_torch.processes.tensor_parallel import ALONE, Part, TensorParallel, random_of
+    from omni_torch.quantization.coded_weights import UNIT
+    from omni_torch.quantization.packed_linear import Pack, pack, pack_decoder, pack_linears
+    from omni_torch.quantization.quantized_checkpoints import open_checkpoint
+    from omni_torch.quantization.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear, quantize_for
+    from omni_torch.quantization.scaled_linear import ScaledLinear
+    from omni_torch.runners.encoder_cache import EncoderCache
+    from omni_torch.runners.frames import FrameStrategy
+    from omni_torch.runners.graphs import Graphs, Named
+    from omni_torch.runners.model_runner import ARModelRunner, FeedbackARModelRunner
+    from omni_torch.runners.transfers import Arriving, to_device
+    from omni_torch.sampling.parameters import sampling_parameters
+    from omni_torch.sampling.sample import sample, sampling_from
+    from omni_torch.sampling.stop_strings import StopStrings, StopTokens
+    from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler
+
+__all__ = [
+    # Model runners, and what they share
+    "ARModelRunner", "FeedbackARModelRunner", "FrameStrategy", "EncoderCache", "Graphs", "Named", "Arriving",
+    "to_device", "extend", "indices", "packed_batch", "sampled_rows", "KeyValues",
+    # Schedulers: work in steps, sound, and loops of one's own
+    "StepScheduler", "Vocoder", "VocoderScheduler", "AutoregressiveLoop", "LoopedScheduler", "StepResult",
+    "run_batch",
+    # Sampling: parameters of requests, and where a text ends
+    "sampling_parameters", "sample", "sampling_from", "StopStrings", "StopTokens",
+    # Checkpoints: folders, the hub, and their files
+    "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "read_tokenizer", "written_once",
+    "config_folder", "download", "listing", "INDEX", "SINGLE", "TensorInfo", "tiny_checkpoint", "DEFAULT", "FILE",
+    "TOOLS", "read_templates", "check_length", "encoded", "longest_token",
+    # Weights: read into modules, and prepared for later starts
+    "Checkpoint", "PartOf", "Source", "Sources", "embedding", "load_module", "prefixed", "whole", "GgufCheckpoint",
+    "open_checkpoint", "file_identity", "filled_on", "keeps_bfloat16", "kept_as_stored", "load_prepared",
+    # Linear layers with packed and quantised weights
+    "Pack", "pack", "pack_decoder", "pack_linears", "ScaledLinear", "Int4Linear", "Int4WeightLinear",
+    "Int8GroupsLinear", "quantize_for", "UNIT",
+    # Operations, which installed kernels compute
+    "operation", "add_rms_norm", "norm_rotary", "norm_rotary_store", "rms_norm", "rotary", "snake_conv",
+    "CodeChoice", "FramePredictor", "code_frames", "MOST_ROWS", "DecoderStack", "LayerWeights", "MixtureWeights",
+    "decode_layers", "prefill_layers", "DecoderStep", "DescribeLayer", "all_layers", "experts", "one_by_one",
+    "route_experts", "GROUP", "FewRowsLinear", "Groups", "Matrix", "few_rows_linear", "matrix_of", "stored_linear",
+    "ConvNeXt", "Convolution", "Layer", "Residual", "Snake", "SoundStack", "Upsampling", "decode_sound", "memory_of",
+    "paged_decode",
+    # Placement: options, budgets of memory, and the work of a request
+    "DTYPES", "check_options", "LIBRARIES", "CacheShape", "Network", "device_of", "place", "Ask", "DecoderWork",
+    "PassWork", "PipelineWorks", "StageWork", "Work", "sound_decoder",
+    # Ranks in step
+    "ALONE", "Part", "TensorParallel", "random_of",
+]  # fmt: skip
+
+_HOMES = {
+    "omni_torch.checkpoints.chat_templates": "DEFAULT FILE TOOLS read_templates",
+    "omni_torch.checkpoints.folders": (
+        "LARGEST_TEXT Section checked_file load_checked read_json read_tokenizer written_once"
+    ),
+    "omni_torch.checkpoints.gguf_checkpoints": "GgufCheckpoint",
+    "omni_torch.checkpoints.headers": "INDEX SINGLE TensorInfo",
+    "omni_torch.checkpoints.hub": "config_folder download listing",
+    "omni_torch.checkpoints.prepared": "file_identity filled_on keeps_bfloat16 kept_as_stored load_prepared",
+    "omni_torch.checkpoints.tiny_checkpoint": "tiny_checkpoint",
+    "omni_torch.checkpoints.tokens": "check_length encoded longest_token",
+    "omni_torch.checkpoints.weights": "Checkpoint PartOf Source Sources embedding load_module prefixed whole",
+    "omni_torch.engine.attention.decode": "paged_decode",
+    "omni_torch.engine.key_values": "KeyValues",
+    "omni_torch.loop.autoregressive": "AutoregressiveLoop LoopedScheduler StepResult run_batch",
+    "omni_torch.loop.continuation": "extend",
+    "omni_torch.loop.packing": "indices packed_batch sampled_rows",
+    "omni_torch.loop.steps": "StepScheduler",
+    "omni_torch.operations.code_frames": "CodeChoice FramePredictor code_frames",
+    "omni_torch.operations.decoder_stack": (
+        "MOST_ROWS DecoderStack LayerWeights MixtureWeights decode_layers prefill_layers"
+    ),
+    "omni_torch.operations.decoder_step": "DecoderStep DescribeLayer all_layers",
+    "omni_torch.operations.experts": "experts one_by_one route_experts",
+    "omni_torch.operations.few_rows": "GROUP FewRowsLinear Groups Matrix few_rows_linear matrix_of stored_linear",
+    "omni_torch.operations.kernels": "operation",
+    "omni_torch.operations.shared": "add_rms_norm norm_rotary norm_rotary_store rms_norm rotary snake_conv",
+    "omni_torch.operations.sound_stack": (
+        "ConvNeXt Convolution Layer Residual Snake SoundStack Upsampling decode_sound memory_of"
+    ),
+    "omni_torch.placement.budgets": "LIBRARIES CacheShape Network",
+    "omni_torch.placement.devices": "device_of place",
+    "omni_torch.placement.pipeline_options": "DTYPES check_options",
+    "omni_torch.placement.work": "Ask DecoderWork PassWork PipelineWorks StageWork Work sound_decoder",
+    "omni_torch.processes.tensor_parallel": "ALONE Part TensorParallel random_of",
+    "omni_torch.quantization.coded_weights": "UNIT",
+    "omni_torch.quantization.packed_linear": "Pack pack pack_decoder pack_linears",
+    "omni_torch.quantization.quantized_checkpoints": "open_checkpoint",
+    "omni_torch.quantization.quantized_linear": "Int4Linear Int4WeightLinear Int8GroupsLinear quantize_for",
+    "omni_torch.quantization.scaled_linear": "ScaledLinear",
+    "omni_torch.runners.encoder_cache": "EncoderCache",
+    "omni_torch.runners.frames": "FrameStrategy",
+    "omni_torch.runners.graphs": "Graphs Named",
+    "omni_torch.runners.model_runner": "ARModelRunner FeedbackARModelRunner",
+    "omni_torch.runners.transfers": "Arriving to_device",
+    "omni_torch.sampling.parameters": "sampling_parameters",
+    "omni_torch.sampling.sample": "sample sampling_from",
+    "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
+    "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler",
+}
+"""By module, the names that come from it."""
+
+if not TYPE_CHECKING:  # or checkers would take any name for one of this module
+    __getattr__ = exports(__name__, _HOMES)
