@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 from chat_echo.pipeline import TakeTurns, chat_echo
 
-from omni_core.client import open_async
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import RequestFailedError
-from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import Scheduler
+from omni_core.api import OmniRequest, PipelineConfig, RequestFailedError, Scheduler, open_async
 from omni_testing import PipelineConformance, PluginConformance, ProjectionConformance, SchedulerConformance
 
 

@@ -17,15 +17,21 @@ from sketch.drawer import create_drawer
 from sketch.pipeline import sketch
 from sketch.reader import create_reader
 
-from omni_core.client import AsyncPipe, open_async
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import ImageChunk, ImageResult
-from omni_core.scheduling.base import IncomingMessage, Scheduler
+from omni_core.api import (
+    AsyncPipe,
+    ConfigError,
+    ImageChunk,
+    ImageResult,
+    IncomingMessage,
+    InvalidRequestError,
+    OmniRequest,
+    PipelineConfig,
+    Scheduler,
+    StagePayload,
+    open_async,
+)
 from omni_testing import ModelRunnerConformance, PipelineConformance, PluginConformance, StepSchedulerConformance
-from omni_torch.engine.key_values import KeyValues
-from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.api import ARModelRunner, KeyValues
 
 
 def picture(seed: int) -> np.ndarray:

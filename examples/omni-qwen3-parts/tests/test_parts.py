@@ -14,10 +14,8 @@ from qwen3_parts.feedback import ArgmaxCodes
 from qwen3_parts.runner import BiasedThinkerRunner, logit_bias
 
 from omni_cli.deploy.source import LayeredSource
+from omni_core.api import InvalidRequestError, OmniRequest, RequestFailedError, open_async
 from omni_core.cli.main import omni
-from omni_core.client import open_async
-from omni_core.errors import InvalidRequestError, RequestFailedError
-from omni_core.protocol.messages import OmniRequest
 from omni_testing import PluginConformance
 from omni_testing.ours.qwen3 import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint

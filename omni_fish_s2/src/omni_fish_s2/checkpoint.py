@@ -10,9 +10,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_torch.checkpoints import weights
-from omni_torch.checkpoints.weights import Source, prefixed
-from omni_torch.quantization.quantized_checkpoints import open_checkpoint
+from omni_torch import api
+from omni_torch.api import Source, open_checkpoint, prefixed
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -44,4 +43,4 @@ def load_module(
                 return [(name.removesuffix(joined) + part, None) for part in parts]
         return [(name, tuple(shape))]
 
-    return weights.load_module(module, checkpoint, sources, dtype=dtype, device=device)
+    return api.load_module(module, checkpoint, sources, dtype=dtype, device=device)

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError
-from omni_torch.checkpoints.folders import Section, read_json
+from omni_core.api import ConfigError
+from omni_torch.api import Section, read_json
 
 MODEL_TYPE = "fish_qwen3_omni"
 

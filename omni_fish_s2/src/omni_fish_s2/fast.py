@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner import DecodeCache
+from omni_core.api import DecodeCache
 from omni_fish_s2.config import DecoderConfig, FishConfig
 from omni_fish_s2.layers import DecoderLayer, describe, rotary, whole
-from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.decoder_step import DecoderStep
+from omni_torch.api import DecoderStep, embedding
 from omni_torch.operations.norm import RMSNorm
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]

@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from attrs import define
 
-from omni_core.model_runner import ARRequest, FinishReason, ForwardBatch, ForwardOutput
-from omni_core.scheduling.base import OutgoingMessage
+from omni_core.api import ARRequest, FinishReason, ForwardBatch, ForwardOutput, OutgoingMessage
 from omni_fish_s2.sampling import Draws, SpeechSampling, choose, choose_among, filters, widest
 from omni_fish_s2.slow import SlowDecoder
-from omni_torch.runners.frames import FrameStrategy
-from omni_torch.runners.graphs import Graphs, Named
+from omni_torch.api import FrameStrategy, Graphs, Named
 
 
 @define(eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.interface import SEED, SPEECH, VOCODER, Interface, Parameter, ParameterGroup
+from omni_core.api import SEED, SPEECH, VOCODER, Interface, Parameter, ParameterGroup
 
 ARCHITECTURES = ("fish_qwen3_omni",)
 

@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner import PagedAttention
+from omni_core.api import PagedAttention
 from omni_fish_s2.config import DecoderConfig
-from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.operations.decoder_step import all_layers
-from omni_torch.operations.few_rows import matrix_of
+from omni_torch.api import DecoderStack, LayerWeights, all_layers, matrix_of
 from omni_torch.operations.norm import RMSNorm
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from omni_core.config.completion import Machine, Placement
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, Machine, PipelineConfig, Placement
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.works import works as works
-from omni_torch.checkpoints.headers import TensorInfo
-from omni_torch.checkpoints.hub import config_folder, download, listing
-from omni_torch.placement.budgets import LIBRARIES, CacheShape, Network
-from omni_torch.placement.devices import place as choose_places
+from omni_torch.api import (
+    LIBRARIES,
+    CacheShape,
+    Network,
+    TensorInfo,
+    config_folder,
+    download,
+    listing,
+)
+from omni_torch.api import (
+    place as choose_places,
+)
 
 FILES = ("*.json", "*.safetensors", "codec.pth")
 """The checkpoint files that are read, and downloaded."""

@@ -6,15 +6,11 @@ from typing import Any, Unpack
 
 from attrs import evolve
 
-from omni_core.config.loading import expanded
-from omni_core.config.placement import AUTO
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.api import AUTO, PipelineConfig, StageConfig, expanded
 from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_fish_s2.options import Options
+from omni_torch.api import DTYPES, check_options, config_folder, device_of
 from omni_torch.checkpoints.default import random_checkpoint
-from omni_torch.checkpoints.hub import config_folder
-from omni_torch.placement.devices import device_of
-from omni_torch.placement.pipeline_options import DTYPES, check_options
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
 

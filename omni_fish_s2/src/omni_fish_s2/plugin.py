@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, PipelineComponent, ServiceComponent, hookimpl
+from omni_core.api import Component, PipelineComponent, ServiceComponent, hookimpl
 from omni_fish_s2.interface import ARCHITECTURES, INTERFACE, OPTIONS
 
 

@@ -7,10 +7,15 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError, InvalidRequestError, RequestTooLargeError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.aside import AsideScheduler
-from omni_core.scheduling.base import Scheduler
+from omni_core.api import (
+    AsideScheduler,
+    ConfigError,
+    InvalidRequestError,
+    OmniRequest,
+    RequestTooLargeError,
+    Scheduler,
+    StagePayload,
+)
 from omni_fish_s2.codec.weights import FILE, CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.payloads import SpeechInputs
 from omni_fish_s2.text import SPEAKER_TAG
-from omni_torch.checkpoints.folders import read_tokenizer
+from omni_torch.api import read_tokenizer
 
 IM_START, IM_END, VOICE = "<|im_start|>", "<|im_end|>", "<|voice|>"
 

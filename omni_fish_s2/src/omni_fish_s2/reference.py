@@ -16,7 +16,7 @@ import soxr
 import torch
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.api import InvalidRequestError, RequestTooLargeError
 from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecEncoder

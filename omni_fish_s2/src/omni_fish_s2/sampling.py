@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import torch
 from attrs import frozen
 
-from omni_core.interface import checked
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import OmniRequest, checked
 from omni_fish_s2.interface import SEMANTIC
 
 WINDOW = 10

@@ -12,19 +12,22 @@ from typing import Self
 
 import torch
 
-from omni_core.model_runner import ARRequest, FeedbackStrategy, SamplingParams
-from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.api import ARRequest, FeedbackStrategy, IncomingMessage, OmniRequest, OutgoingMessage, SamplingParams
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.frame_feedback import Speech, numbers_of
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
 from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, speech_sampling
 from omni_fish_s2.slow import SlowDecoder, load_decoders
-from omni_torch.checkpoints.prepared import filled_on, keeps_bfloat16, kept_as_stored
-from omni_torch.loop.continuation import extend
-from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
-from omni_torch.quantization.quantized_linear import quantize_for
-from omni_torch.runners.model_runner import FeedbackARModelRunner
+from omni_torch.api import (
+    FeedbackARModelRunner,
+    extend,
+    filled_on,
+    keeps_bfloat16,
+    kept_as_stored,
+    pack_decoder,
+    pack_linears,
+    quantize_for,
+)
 
 
 class SpeechRunner(FeedbackARModelRunner):

@@ -9,14 +9,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
 from omni_fish_s2.checkpoint import load_module
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder
 from omni_fish_s2.layers import DecoderLayer, describe, rotary, whole
-from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.decoder_step import DecoderStep
-from omni_torch.operations.few_rows import matrix_of, stored_linear
+from omni_torch.api import DecoderStep, embedding, matrix_of, stored_linear
 from omni_torch.operations.norm import RMSNorm
 
 PREFIXES = {

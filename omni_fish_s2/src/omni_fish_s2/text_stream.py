@@ -8,10 +8,7 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.errors import RequestTooLargeError
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import TextChunk
-from omni_core.scheduling.streaming import StreamingScheduler
+from omni_core.api import OmniRequest, RequestTooLargeError, StreamingScheduler, TextChunk
 from omni_fish_s2.preprocessing import Preprocessor
 from omni_fish_s2.sampling import speech_sampling
 from omni_fish_s2.text import TextCutter

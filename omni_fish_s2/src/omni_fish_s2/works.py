@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import PipelineConfig
 from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.config import CodecConfig
 from omni_fish_s2.config import DecoderConfig, FishConfig, read_config
-from omni_torch.checkpoints.hub import config_folder
-from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, sound_decoder
+from omni_torch.api import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, config_folder, sound_decoder
 
 _PROMPT = 40
 """Positions of a prompt beside the text: markers and the instruction. A reference voice of the request is not counted."""

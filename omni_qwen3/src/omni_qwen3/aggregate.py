@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.api import SimpleScheduler, StagePayload
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import ThinkerInputs
 

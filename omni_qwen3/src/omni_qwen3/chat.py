@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from omni_core.errors import InvalidRequestError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import InvalidRequestError, StagePayload
 from omni_qwen3.media import MediaSource
 from omni_qwen3.media.source import Spent
 from omni_qwen3.tool_calls import read_calls, read_tools

@@ -13,8 +13,8 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from omni_core.errors import ConfigError, InvalidRequestError
-from omni_torch.checkpoints.chat_templates import DEFAULT, TOOLS, read_templates
+from omni_core.api import ConfigError, InvalidRequestError
+from omni_torch.api import DEFAULT, TOOLS, read_templates
 
 
 class _Generation(Extension):

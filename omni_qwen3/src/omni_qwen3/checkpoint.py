@@ -8,10 +8,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_torch.checkpoints import weights
-from omni_torch.checkpoints.folders import read_json
-from omni_torch.checkpoints.weights import Checkpoint, PartOf, Source, prefixed, whole
-from omni_torch.quantization.quantized_checkpoints import open_checkpoint
+from omni_torch import api
+from omni_torch.api import Checkpoint, PartOf, Source, open_checkpoint, prefixed, read_json, whole
 
 __all__ = ["Checkpoint", "PartOf", "load_module", "open_checkpoint", "sources"]
 
@@ -77,10 +75,10 @@ def load_module(
         first_expert: as of :func:`sources`.
     """
     names = disk_names(checkpoint, prefixes, first_expert)
-    return weights.load_module(module, checkpoint, names, dtype=dtype, device=device, part_of=part_of)
+    return api.load_module(module, checkpoint, names, dtype=dtype, device=device, part_of=part_of)
 
 
-def disk_names(checkpoint: Checkpoint, prefixes: dict[str, str], first_expert: int = 0) -> weights.Sources:
+def disk_names(checkpoint: Checkpoint, prefixes: dict[str, str], first_expert: int = 0) -> api.Sources:
     """Return :func:`sources` with the names that the checkpoint has."""
     tied = tied_names(checkpoint)
 

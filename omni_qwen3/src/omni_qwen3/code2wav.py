@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code2wav_network import Code2Wav, Window
 from omni_qwen3.config import read_config

@@ -15,15 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner import DecodeCache
+from omni_core.api import DecodeCache
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, Rotary
-from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.code_frames import CodeChoice, FramePredictor, code_frames
-from omni_torch.operations.decoder_stack import MOST_ROWS
-from omni_torch.operations.decoder_step import DecoderStep
-from omni_torch.operations.few_rows import matrix_of
+from omni_torch.api import MOST_ROWS, CodeChoice, DecoderStep, FramePredictor, code_frames, embedding, matrix_of
 from omni_torch.operations.norm import RMSNorm
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]

@@ -28,7 +28,7 @@ from omni_qwen3.encoder_config import (
     vision_config,
     vocoder_config,
 )
-from omni_torch.checkpoints.folders import Section, read_json
+from omni_torch.api import Section, read_json
 
 MODEL = "Qwen3-Omni"
 

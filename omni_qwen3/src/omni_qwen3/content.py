@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from omni_core.model_runner import ContentSpan
+from omni_core.api import ContentSpan
 from omni_qwen3.payloads import AudioInputs, ImageInputs
 
 

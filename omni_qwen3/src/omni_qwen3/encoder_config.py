@@ -10,7 +10,7 @@ from math import isqrt
 
 from attrs import frozen
 
-from omni_torch.checkpoints.folders import Section
+from omni_torch.api import Section
 
 LAYERS, HEADS, WIDTH, INNER, VOCABULARY, POSITIONS = 1024, 1024, 2**17, 2**20, 2**24, 2**24
 """Upper bounds on the dimensions of a config: far above any known model, and low enough that startup stays fast."""

@@ -6,14 +6,12 @@ from typing import Any, Protocol
 
 import torch
 
-from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.api import SimpleScheduler, StagePayload
 from omni_qwen3 import audio_network, vision_network
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
-from omni_torch.quantization.packed_linear import pack_linears
-from omni_torch.runners.encoder_cache import EncoderCache
+from omni_torch.api import EncoderCache, pack_linears
 
 Features = tuple[torch.Tensor, ...]
 """An encoder's output for one piece of media: its rows in the prompt, and for pictures those of every deepstack level."""

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import ARModel
-from omni_core.references import load
+from omni_core.api import ARModel, ConfigError, load
 from omni_qwen3.checkpoint import open_checkpoint, sources, tied_names
 from omni_qwen3.config import QwenConfig
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from attrs import asdict, evolve
 
-from omni_core.errors import ConfigError
-from omni_core.interface import SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
+from omni_core.api import SPEECH, TEXT, VOCODER, ConfigError, Interface, Parameter, ParameterGroup
 from omni_qwen3.media import Limits
-from omni_torch.sampling.parameters import sampling_parameters
+from omni_torch.api import sampling_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
@@ -135,8 +134,7 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         limits: those that the options of the pipeline set.
     """
     # Not above: the plugin's module imports this one, and must take no time.
-    from omni_torch.checkpoints.chat_templates import read_templates
-    from omni_torch.checkpoints.folders import read_json
+    from omni_torch.api import read_json, read_templates
 
     try:
         raw = read_json(Path(folder) / "config.json")

@@ -6,9 +6,7 @@ from torch import nn
 
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import MLP, DecoderLayer, SparseMLP
-from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
-from omni_torch.operations.decoder_step import DescribeLayer, all_layers
-from omni_torch.operations.few_rows import Matrix, matrix_of
+from omni_torch.api import DecoderStack, DescribeLayer, LayerWeights, Matrix, MixtureWeights, all_layers, matrix_of
 from omni_torch.operations.norm import RMSNorm
 
 

@@ -14,15 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner import CacheAttention, PagedAttention
+from omni_core.api import CacheAttention, PagedAttention
 from omni_qwen3.config import DecoderConfig
-from omni_torch.operations.experts import experts, one_by_one, route_experts
-from omni_torch.operations.few_rows import FewRowsLinear, Matrix, matrix_of
+from omni_torch.api import (
+    ALONE,
+    FewRowsLinear,
+    Matrix,
+    Pack,
+    ScaledLinear,
+    TensorParallel,
+    experts,
+    matrix_of,
+    norm_rotary,
+    norm_rotary_store,
+    one_by_one,
+    pack,
+    route_experts,
+)
 from omni_torch.operations.norm import RMSNorm
-from omni_torch.operations.shared import norm_rotary, norm_rotary_store
-from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
-from omni_torch.quantization.packed_linear import Pack, pack
-from omni_torch.quantization.scaled_linear import ScaledLinear
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from attrs import frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.media.audio import SAMPLE_RATE, Samples
 from omni_qwen3.processor_files import IMAGE_FILE, NESTED, processor_section
 

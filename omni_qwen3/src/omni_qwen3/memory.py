@@ -6,15 +6,13 @@ from functools import partial
 
 from attrs import evolve
 
-from omni_core.config.completion import Machine, Placement
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import Machine, PipelineConfig, Placement
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
 from omni_qwen3.sizes import is_config_alone, tensors_of
 from omni_qwen3.works import has_expert_parallel, ranks_of
 from omni_qwen3.works import works as works
-from omni_torch.checkpoints.hub import config_folder, download, listing
-from omni_torch.placement.budgets import LIBRARIES, CacheShape, Network
-from omni_torch.placement.devices import place as choose_places
+from omni_torch.api import LIBRARIES, CacheShape, Network, config_folder, download, listing
+from omni_torch.api import place as choose_places
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja")
 """The checkpoint files that are read, and downloaded."""

@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from omni_qwen3.layers import Experts
-from omni_torch.checkpoints.weights import Checkpoint
-from omni_torch.operations.few_rows import GROUP, Groups, few_rows_linear
-from omni_torch.quantization.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear
+from omni_torch.api import GROUP, Checkpoint, Groups, Int4Linear, Int4WeightLinear, Int8GroupsLinear, few_rows_linear
 
 OnDisk = Callable[[str, torch.Size], Iterable[str]]
 """Maps a parameter's name and shape to the names of its on-disk tensors."""

@@ -11,10 +11,10 @@ import torch
 from attrs import frozen
 from PIL import Image
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.media.video import Frames
 from omni_qwen3.processor_files import IMAGE_FILE, NESTED, VIDEO_FILE, processor_section
-from omni_torch.checkpoints.folders import Section
+from omni_torch.api import Section
 
 VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS = 128 * 32 * 32, 768 * 32 * 32
 """Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""

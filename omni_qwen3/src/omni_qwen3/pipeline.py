@@ -8,15 +8,11 @@ from typing import Any, Unpack
 
 from attrs import frozen
 
-from omni_core.config.placement import AUTO
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.interface import Interface
+from omni_core.api import AUTO, Interface, PipelineConfig, StageConfig
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen3.options import Options, TextOptions
+from omni_torch.api import DTYPES, check_options, config_folder, device_of
 from omni_torch.checkpoints.default import random_checkpoint
-from omni_torch.checkpoints.hub import config_folder
-from omni_torch.placement.devices import device_of
-from omni_torch.placement.pipeline_options import DTYPES, check_options
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"

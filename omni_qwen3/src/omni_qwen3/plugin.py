@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, PipelineComponent, ServiceComponent, hookimpl
+from omni_core.api import Component, PipelineComponent, ServiceComponent, hookimpl
 from omni_qwen3.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
 _SUITES = "omni_testing.ours.qwen3"

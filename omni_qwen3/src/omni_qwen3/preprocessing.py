@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
-from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.aside import AsideScheduler
+from omni_core.api import AsideScheduler, InvalidRequestError, RequestTooLargeError, StagePayload
 from omni_qwen3.chat import Chat, replace_in_order, takes_long
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.content import content_of, digest_of, image_inputs
@@ -39,7 +37,7 @@ from omni_qwen3.routing import wants_audio
 from omni_qwen3.tokenizer import load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
-from omni_torch.checkpoints.tokens import check_length
+from omni_torch.api import check_length
 
 THREADS = 4
 """Requests with media that are decoded at once."""

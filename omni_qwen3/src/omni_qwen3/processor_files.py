@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from omni_qwen3.config import MODEL
-from omni_torch.checkpoints.folders import Section, read_json
+from omni_torch.api import Section, read_json
 
 NESTED = "processor_config.json"
 """The file in which transformers 5 saves the settings of all processors; where it holds them, it takes precedence."""

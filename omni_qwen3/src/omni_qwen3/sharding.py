@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import PartOf
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, EXPERTS, KEYS_AND_VALUES, DecoderConfig
-from omni_torch.processes.tensor_parallel import Part, TensorParallel
+from omni_torch.api import Part, TensorParallel
 
 
 def local_config(config: DecoderConfig, parallel: TensorParallel, expert_parallel: bool = False) -> DecoderConfig:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from omni_qwen3.config import DecoderConfig, QwenConfig
 from omni_qwen3.works import works_of
-from omni_torch.checkpoints.headers import INDEX, SINGLE, TensorInfo
-from omni_torch.placement.work import PassWork
+from omni_torch.api import INDEX, SINGLE, PassWork, TensorInfo
 
 
 def is_config_alone(model: str) -> bool:

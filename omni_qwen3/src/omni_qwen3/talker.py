@@ -11,16 +11,13 @@ from typing import Any, Self
 import torch
 from attrs import evolve
 
-from omni_core.errors import InvalidRequestError
-from omni_core.model_runner import ARRequest, FeedbackStrategy, RandomStream, SamplingParams
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import ARRequest, FeedbackStrategy, InvalidRequestError, OmniRequest, RandomStream, SamplingParams
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_network import Talker, load_talker, read_special
-from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
+from omni_torch.api import pack_decoder, pack_linears, sampling_from
 from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
-from omni_torch.sampling.sample import sampling_from
 
 SUPPRESSED_TAIL = 1024
 """The number of markers at the end of the talker's vocabulary; of these only the end-of-speech id may be chosen."""

@@ -10,13 +10,10 @@ from functools import partial
 
 import torch
 
-from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
-from omni_core.scheduling.base import OutgoingMessage
+from omni_core.api import ARRequest, ForwardBatch, ForwardOutput, OutgoingMessage, SamplingParams
 from omni_qwen3.code_predictor import CodePredictor, FrameState
 from omni_qwen3.talker_network import Talker
-from omni_torch.operations.code_frames import CodeChoice
-from omni_torch.runners.frames import FrameStrategy
-from omni_torch.runners.graphs import Named
+from omni_torch.api import CodeChoice, FrameStrategy, Named
 from omni_torch.runners.spoken_text import SpokenText
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)

@@ -12,10 +12,8 @@ from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, Rotary, activation
-from omni_torch.checkpoints.prepared import filled_on, load_prepared
-from omni_torch.checkpoints.weights import embedding
+from omni_torch.api import embedding, filled_on, load_prepared, quantize_for
 from omni_torch.operations.norm import RMSNorm
-from omni_torch.quantization.quantized_linear import quantize_for
 from omni_torch.runners.decoder_model import DecoderModel
 
 

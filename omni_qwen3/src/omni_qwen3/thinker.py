@@ -9,9 +9,7 @@ from typing import Self
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutput
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.api import ARModel, ARRequest, ConfigError, ForwardBatch, ForwardOutput, IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.content import content_spans
 from omni_qwen3.decode import tokenizer_of
@@ -21,15 +19,21 @@ from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, thinker_
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
-from omni_torch.loop.packing import indices, prompt_runs
-from omni_torch.processes.tensor_parallel import TensorParallel, random_of
-from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
-from omni_torch.quantization.quantized_linear import quantize_for
-from omni_torch.runners.model_runner import ARModelRunner
-from omni_torch.runners.transfers import Arriving, to_device
+from omni_torch.api import (
+    ARModelRunner,
+    Arriving,
+    StopTokens,
+    TensorParallel,
+    indices,
+    pack_decoder,
+    pack_linears,
+    quantize_for,
+    random_of,
+    sampling_from,
+    to_device,
+)
+from omni_torch.loop.packing import prompt_runs
 from omni_torch.sampling.detokenizer import Written, text_decoder
-from omni_torch.sampling.sample import sampling_from
-from omni_torch.sampling.stop_strings import StopTokens
 
 
 @define(eq=False)

@@ -8,19 +8,24 @@ from itertools import chain
 import torch
 from torch import nn
 
-from omni_core.model_runner import ForwardBatch, ForwardOutput
+from omni_core.api import ForwardBatch, ForwardOutput
 from omni_qwen3.checkpoint import load_module, open_checkpoint, weights_of
 from omni_qwen3.config import DecoderConfig, QwenConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, Rotary
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
-from omni_torch.checkpoints.gguf_checkpoints import GgufCheckpoint
-from omni_torch.checkpoints.prepared import file_identity, filled_on, load_prepared
-from omni_torch.checkpoints.weights import embedding
+from omni_torch.api import (
+    ALONE,
+    GgufCheckpoint,
+    TensorParallel,
+    embedding,
+    file_identity,
+    filled_on,
+    load_prepared,
+    quantize_for,
+)
 from omni_torch.operations.norm import RMSNorm
-from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
-from omni_torch.quantization.quantized_linear import quantize_for
 from omni_torch.runners.decoder_model import DecoderModel
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import frozen
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.config import QwenConfig
-from omni_torch.checkpoints.folders import LARGEST_TEXT, checked_file, load_checked, read_json, read_tokenizer
-from omni_torch.checkpoints.tokens import encoded, longest_token
+from omni_torch.api import LARGEST_TEXT, checked_file, encoded, load_checked, longest_token, read_json, read_tokenizer
 
 if TYPE_CHECKING:
     from omni_qwen3.chat_template import ChatTemplate

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from omni_core.errors import InvalidRequestError
+from omni_core.api import InvalidRequestError
 
 CALL_BEGIN = "<tool_call>"
 """From here on a reply is not spoken."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.errors import InvalidRequestError
+from omni_core.api import InvalidRequestError
 from omni_qwen3.config import QwenConfig
 
 

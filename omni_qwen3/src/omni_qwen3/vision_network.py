@@ -15,9 +15,7 @@ from torch import nn
 from omni_qwen3.encoder_config import VisionConfig
 from omni_qwen3.layers import activation
 from omni_qwen3.segments import Segments, attend, segments_of
-from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.shared import rotary
-from omni_torch.quantization.packed_linear import Pack, pack
+from omni_torch.api import Pack, embedding, pack, rotary
 
 Grid = Sequence[int]
 """The size of an image or a video in patches: time, height, width."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import PipelineConfig
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.encoder_config import AudioConfig, VisionConfig, VocoderConfig, halved_thrice
-from omni_torch.checkpoints.hub import config_folder
-from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
+from omni_torch.api import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, config_folder, sound_decoder
 
 FRAME_SECONDS = 0.08
 """The sound of a codec frame: 1920 samples at 24 kHz."""

@@ -11,13 +11,19 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import InvalidRequestError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import TextChunk, TextResult
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_core.scheduling.loop import LoopScheduler
-from omni_core.scheduling.streaming import StreamingScheduler
+from omni_core.api import (
+    IncomingMessage,
+    InvalidRequestError,
+    LoopScheduler,
+    OmniRequest,
+    OutgoingMessage,
+    PipelineConfig,
+    StageConfig,
+    StagePayload,
+    StreamingScheduler,
+    TextChunk,
+    TextResult,
+)
 
 
 def no_model() -> tuple[str, str]:

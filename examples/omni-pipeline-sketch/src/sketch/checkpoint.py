@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omni_core.errors import ConfigError
-from omni_torch.checkpoints.folders import written_once
+from omni_core.api import ConfigError
+from omni_torch.api import written_once
 
 if TYPE_CHECKING:
     import torch

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from omni_core.protocol.messages import StagePayload
-from omni_core.protocol.outputs import ImageChunk, ImageResult
+from omni_core.api import ImageChunk, ImageResult, StagePayload
 from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.schedule import Schedules
-from omni_torch.engine.key_values import KeyValues
+from omni_torch.api import KeyValues
 from sketch.checkpoint import read_checkpoint
 from sketch.interface import IMAGE_GUIDANCE, TEXT_GUIDANCE
 from sketch.network import Drawer, patches, unpatched

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.interface import SEED, Interface, Parameter
+from omni_core.api import SEED, Interface, Parameter
 
 PATCH = 4
 """Pixels of a position, in each direction."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.errors import InvalidRequestError
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.api import InvalidRequestError, OmniRequest, StagePayload
 from sketch.interface import IMAGE_GUIDANCE, TEXT_GUIDANCE
 
 LONGEST_TEXT = 512

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_torch.placement.pipeline_options import check_options
+from omni_core.api import PipelineConfig, StageConfig
+from omni_torch.api import check_options
 from sketch.interface import INTERFACE, OPTIONS
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+from omni_core.api import Component, PipelineComponent, hookimpl
 from sketch.interface import INTERFACE, OPTIONS
 
 

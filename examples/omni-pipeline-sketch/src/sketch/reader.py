@@ -10,19 +10,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from omni_core.errors import InvalidRequestError
-from omni_core.model_runner import (
+from omni_core.api import (
     ARRequest,
     ContentSpan,
     ForwardBatch,
     ForwardOutput,
+    IncomingMessage,
+    InvalidRequestError,
     KVLayout,
     RandomStream,
 )
-from omni_core.scheduling.base import IncomingMessage
-from omni_torch.processes.tensor_parallel import Part, TensorParallel
-from omni_torch.runners.model_runner import ARModelRunner
-from omni_torch.sampling.sample import sampling_from
+from omni_torch.api import ARModelRunner, Part, TensorParallel, sampling_from
 from sketch.checkpoint import read_checkpoint
 from sketch.interface import READ_SIZE
 from sketch.network import BOS, EOS, VOCABULARY, Dimensions, Reader, patches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.model_runner import ARRequest
+from omni_core.api import ARRequest
 from omni_qwen3.talker_feedback import TalkerFeedback
 
 

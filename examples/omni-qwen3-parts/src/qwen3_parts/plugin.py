@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, PartComponent, hookimpl
-from omni_core.interface import Parameter
+from omni_core.api import Component, Parameter, PartComponent, hookimpl
 
 
 @hookimpl

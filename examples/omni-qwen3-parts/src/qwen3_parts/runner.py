@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from omni_core.errors import InvalidRequestError
-from omni_core.model_runner import ARRequest
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import ARRequest, IncomingMessage, InvalidRequestError
 from omni_qwen3.thinker import ThinkerRunner
 
 

@@ -22,8 +22,7 @@ from omni_fish_s2.codec.layers import (
     WindowTransformer,
 )
 from omni_fish_s2.codec.memory import Memory
-from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.sound_stack import Layer, SoundStack, decode_sound
+from omni_torch.api import Layer, SoundStack, decode_sound, embedding
 
 DILATIONS = (1, 3, 9)
 QUANTIZER_WINDOW = 128

@@ -11,9 +11,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_fish_s2.codec.config import CodecConfig
-from omni_torch.checkpoints.folders import checked_file
+from omni_torch.api import checked_file
 
 FILE = "codec.pth"
 

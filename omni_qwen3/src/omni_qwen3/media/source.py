@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from attrs import define, field, frozen
 
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.api import InvalidRequestError, RequestTooLargeError
 
 Fits = Callable[[int, int, int], None]
 """Raises RequestTooLargeError if so many pictures of a height and a width are more than there is room for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import PipelineComponent, hookimpl
+from omni_core.api import PipelineComponent, hookimpl
 from omni_demo.image.interface import INTERFACE
 from omni_demo.image.interface import OPTIONS as IMAGE_OPTIONS
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, without_tools

@@ -7,9 +7,7 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import ImageChunk, ImageResult
-from omni_core.scheduling.streaming import StreamingScheduler
+from omni_core.api import ImageChunk, ImageResult, OmniRequest, StagePayload, StreamingScheduler
 
 
 @define

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 import torch
 from attrs import evolve, field, frozen
 
-from omni_core.errors import OmniError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import OmniError, StagePayload
 from omni_diffusion.schedule import Schedule
-from omni_torch.loop.steps import StepScheduler
+from omni_torch.api import StepScheduler
 
 
 @frozen(eq=False)

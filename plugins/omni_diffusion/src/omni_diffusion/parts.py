@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.errors import InvalidRequestError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import InvalidRequestError, StagePayload
 
 
 def parts(payload: StagePayload, guidance_scale: float = 4.0, negative_prompt: str = " ") -> dict[str, Any]:

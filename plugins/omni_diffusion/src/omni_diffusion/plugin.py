@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import PipelineComponent, hookimpl
+from omni_core.api import PipelineComponent, hookimpl
 from omni_diffusion.qwen_image.interface import INTERFACE, OPTIONS
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from attrs import field, frozen
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError, InvalidRequestError
 
 SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.api import InvalidRequestError, RequestTooLargeError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """The formats that are read. Pillow has readers of many more, and one of them starts a program."""

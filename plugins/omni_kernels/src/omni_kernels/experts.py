@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from attrs import frozen
 
-from omni_torch.operations import experts as operations
+from omni_torch import api as operations
 
 MOST_EXPERTS = 512
 """The most experts: one program holds their logits and counts in registers."""

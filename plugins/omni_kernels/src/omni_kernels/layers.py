@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 import triton
 
-from omni_core.model_runner import DecodeCache
+from omni_core.api import DecodeCache
 from omni_kernels.experts import experts as grouped_experts
 from omni_kernels.experts import route_rows
 from omni_kernels.narrow_products import is_narrow, narrow_product
@@ -27,9 +27,8 @@ from omni_kernels.norms import launch as launch_norm
 from omni_kernels.part_attention import attend
 from omni_kernels.row_experts import DOWN, single_experts, stacked_experts
 from omni_kernels.row_products import row_gated, row_product
-from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.operations.decoder_stack import decode_layers as operation
-from omni_torch.operations.few_rows import Matrix
+from omni_torch.api import DecoderStack, LayerWeights, Matrix
+from omni_torch.api import decode_layers as operation
 
 SINGLE_ROWS = 2
 """The most rows whose products are those of one row each. Weights are read once for all of more rows."""

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from omni_kernels.experts import NARROW
-from omni_torch.operations import few_rows
-from omni_torch.operations.few_rows import Matrix
+from omni_torch import api as operations
+from omni_torch.api import Matrix
 
 COLUMNS, DEPTH = 32, 128
 """Outputs of a program, and the products that it adds at a time. They are the same for any number of rows, so that a row's sums are."""
@@ -109,5 +109,5 @@ def few_rows_linear(
     """See :func:`omni_torch.operations.few_rows.few_rows_linear`. Other weights than :func:`is_narrow` ones are left to the reference."""
     matrix = Matrix(weight, scales, bias, int8_inputs)
     if not is_narrow(matrix):
-        return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
+        return operations.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     return narrow_product(x.reshape(-1, x.shape[-1]), matrix).view(*x.shape[:-1], len(weight))

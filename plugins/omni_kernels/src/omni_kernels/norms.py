@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omni_torch.operations import shared as operations
+from omni_torch import api as operations
 
 WIDEST = 16384
 """The most elements of a row that a program holds in registers; wider rows use the reference."""

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from attrs import frozen
 
-from omni_core.model_runner import DecodeCache
+from omni_core.api import DecodeCache
 from omni_kernels.overlap import AT_ONCE, allow_next, launched, wait_for_previous
-from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
+from omni_torch.api import DecoderStack, LayerWeights
 
 MANY_ROWS = 16
 """From this number of rows on, a program attends to more positions, because there are enough programs."""

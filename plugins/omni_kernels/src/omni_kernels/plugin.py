@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from omni_core.hookspecs import KernelComponent, hookimpl
+from omni_core.api import KernelComponent, hookimpl
 
 DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_torch.operations.shared"

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omni_torch.operations import shared as operations
+from omni_torch import api as operations
 
 MOST_HEADS = 8
 """Heads of one row per program. More heads read a row's angles once, but a program holds them all in registers."""

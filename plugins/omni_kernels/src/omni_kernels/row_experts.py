@@ -13,7 +13,7 @@ from attrs import frozen
 from omni_kernels.experts import ranked, shared_out
 from omni_kernels.overlap import AFTER_LOADS, allow_next, launched, wait_for_previous
 from omni_kernels.row_products import GATED, Tile, gated_columns, row_product
-from omni_torch.operations.decoder_stack import LayerWeights, MixtureWeights
+from omni_torch.api import LayerWeights, MixtureWeights
 
 DOWN = Tile(16, 128, 4, AFTER_LOADS)
 """Of experts' down projections."""

@@ -8,7 +8,7 @@ import triton.language as tl
 from attrs import frozen
 
 from omni_kernels.overlap import AFTER_LOADS, AT_ONCE, allow_next, launched, wait_for_previous
-from omni_torch.operations.few_rows import Matrix
+from omni_torch.api import Matrix
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omni_torch.operations import shared as operations
+from omni_torch import api as operations
 
 BLOCK = 1024
 

@@ -8,7 +8,7 @@ import torch
 
 from omni_kernels_cpu.library import AttentionStruct, library
 from omni_kernels_cpu.rows import KINDS
-from omni_torch.engine.attention import decode
+from omni_torch import api as operations
 
 
 def paged_decode(
@@ -23,7 +23,7 @@ def paged_decode(
     """See :func:`omni_torch.engine.attention.decode.paged_decode`."""
     given = (query, keys, values, read, lengths)
     if not all(each.is_contiguous() for each in given) or not query.dtype == keys.dtype == values.dtype:
-        return decode.paged_decode.reference(query, keys, values, read, lengths, seen, scale)
+        return operations.paged_decode.reference(query, keys, values, read, lengths, seen, scale)
     output = torch.empty_like(query)
     rows, heads, width = query.shape
     pointers = (each.data_ptr() for each in (*given, output))

@@ -10,9 +10,8 @@ import torch
 
 from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
 from omni_kernels_cpu.rows import FLOAT32_HALVES, KINDS, as_read, by_output, groups_fit, is_coded, kind_of
-from omni_torch.operations import decoder_stack
-from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.operations.few_rows import GROUP, Matrix
+from omni_torch import api as operations
+from omni_torch.api import GROUP, DecoderStack, LayerWeights, Matrix
 
 Caches = Sequence[torch.Tensor] | torch.Tensor
 
@@ -133,7 +132,7 @@ def decode_layers(
     """See :func:`omni_torch.operations.decoder_stack.decode_layers`."""
     arguments = x, cos, sin, pages, lengths, block_size, keys, values, stack, capture
     made = _compute(*arguments, prompts=False)
-    return decoder_stack.decode_layers.reference(*arguments) if made is None else made
+    return operations.decode_layers.reference(*arguments) if made is None else made
 
 
 def prefill_layers(
@@ -151,7 +150,7 @@ def prefill_layers(
     """See :func:`omni_torch.operations.decoder_stack.prefill_layers`."""
     arguments = x, cos, sin, pages, lengths, block_size, keys, values, stack, capture
     made = _compute(*arguments, prompts=True)
-    return decoder_stack.prefill_layers.reference(*arguments) if made is None else made
+    return operations.prefill_layers.reference(*arguments) if made is None else made
 
 
 def _compute(

@@ -10,8 +10,8 @@ import torch
 from omni_kernels_cpu.decoder import bound_stack
 from omni_kernels_cpu.library import FramesStruct, MatrixStruct, library
 from omni_kernels_cpu.rows import KINDS
-from omni_torch.operations import code_frames as operations
-from omni_torch.operations.code_frames import FramePredictor
+from omni_torch import api as operations
+from omni_torch.api import FramePredictor
 
 
 class BoundPredictor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import KernelComponent, hookimpl
+from omni_core.api import KernelComponent, hookimpl
 
 FLOATS = ("float32", "bfloat16")
 

@@ -7,10 +7,8 @@ from ctypes import byref
 import torch
 
 from omni_kernels_cpu.library import ExpertsStruct, MatrixStruct, library
-from omni_torch.operations import experts as mixture
-from omni_torch.operations import few_rows
-from omni_torch.operations import shared as operations
-from omni_torch.quantization.coded_weights import UNIT
+from omni_torch import api as operations
+from omni_torch.api import UNIT
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
 INT8_GROUPS = 4
@@ -73,7 +71,7 @@ def few_rows_linear(
     if fits and weight.numel() and x.shape[-1] and not x.numel():
         return x.new_empty(*x.shape[:-1], weight.shape[0])  # the reference would widen the weight for it
     if not fits or not x.numel() or not weight.numel():
-        return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
+        return operations.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
     output = x.new_empty(*x.shape[:-1], weight.shape[0])
     # Tensors that the structure points into, which live until the product is computed.
@@ -126,7 +124,7 @@ def groups_fit(weight: torch.Tensor, scales: torch.Tensor, int8_inputs: bool) ->
         return not int8_inputs and weight.dtype == torch.uint8 and weight.shape[-1] % (UNIT * 3 // 2) == 0
     size = weight.shape[-1] * (2 if weight.dtype == torch.uint8 else 1)
     plain = weight.dtype == torch.uint8 or (scales.dim() == 2 and not int8_inputs)
-    return plain and size == few_rows.GROUP * scales.shape[-1]
+    return plain and size == operations.GROUP * scales.shape[-1]
 
 
 def _pointer(tensor: torch.Tensor | None) -> int | None:
@@ -148,7 +146,9 @@ def experts(
     given = (x, weights, gate_up, down)
     same = all(each.dtype == x.dtype and each.is_contiguous() for each in given) and chosen.is_contiguous()
     if not same or not 0 < len(x) <= MOST_EXPERT_ROWS:
-        return mixture.experts.reference(x, weights, chosen, gate_up, down, first, total, gate_up_scales, down_scales)
+        return operations.experts.reference(
+            x, weights, chosen, gate_up, down, first, total, gate_up_scales, down_scales
+        )
     output = torch.empty_like(x)
     pointers = (each.data_ptr() for each in (x, weights, chosen, gate_up, down, output))
     rows, hidden = x.shape

@@ -11,17 +11,8 @@ import torch
 from omni_kernels_cpu.library import instruction_set, library
 from omni_kernels_cpu.rows import KINDS
 from omni_kernels_cpu.sound_structs import LayerStruct, SnakeStruct, SoundStruct, StackStruct
-from omni_torch.operations import sound_stack
-from omni_torch.operations.sound_stack import (
-    ConvNeXt,
-    Convolution,
-    Layer,
-    Residual,
-    Snake,
-    SoundStack,
-    Upsampling,
-    memory_of,
-)
+from omni_torch import api as operations
+from omni_torch.api import ConvNeXt, Convolution, Layer, Residual, Snake, SoundStack, Upsampling, memory_of
 
 WORDS, PAIRS, TILES = range(3)
 OUTS = 6
@@ -120,7 +111,7 @@ _bound: WeakKeyDictionary[SoundStack, dict[tuple[str, torch.dtype], BoundSound]]
 def decode_sound(x: torch.Tensor, memory: torch.Tensor, begun: bool, stack: SoundStack) -> torch.Tensor:
     """See :func:`omni_torch.operations.sound_stack.decode_sound`."""
     if memory.dtype != torch.float32 or not memory.is_contiguous() or not x.numel():
-        return sound_stack.decode_sound.reference(x, memory, begun, stack)
+        return operations.decode_sound.reference(x, memory, begun, stack)
     stack.check(x.shape[2], begun)
     key = instruction_set(), x.dtype
     made = _bound.setdefault(stack, {})

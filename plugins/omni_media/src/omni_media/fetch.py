@@ -11,7 +11,7 @@ import errno
 import socket
 from collections.abc import Sequence
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError, InvalidRequestError
 from omni_media.addresses import is_public
 
 try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import ServiceComponent, hookimpl
+from omni_core.api import ServiceComponent, hookimpl
 
 
 @hookimpl

@@ -18,8 +18,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import numpy as np
 
-from omni_core.client.messages import KINDS, MediaPolicy, Recording
-from omni_core.errors import InvalidRequestError, shown
+from omni_core.api import KINDS, InvalidRequestError, MediaPolicy, Recording, shown
 
 _SCHEMES = ("data:", "http://", "https://", "file://")
 

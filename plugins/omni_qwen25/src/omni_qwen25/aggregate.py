@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.api import SimpleScheduler
 from omni_qwen3.aggregate import Aggregator
 from omni_qwen25.config import read_config
 

@@ -12,15 +12,14 @@ from collections.abc import Hashable
 import torch
 from attrs import evolve, frozen
 
-from omni_core.errors import ConfigError, InvalidRequestError, OmniError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import ConfigError, InvalidRequestError, OmniError, StagePayload
 from omni_qwen25.config import read_config
 from omni_qwen25.dit import MelNetwork, runge_kutta, step_times
 from omni_qwen25.interface import TOKEN2WAV_DEFAULTS
 from omni_qwen25.networks import check_dtype
 from omni_qwen25.payloads import Mel, TalkerResult, token2wav_params
 from omni_qwen25.voices import Voice, load_voices, voice_of
-from omni_torch.loop.steps import StepScheduler
+from omni_torch.api import StepScheduler
 
 LEAST_GUIDANCE = 1e-5
 """Less is no guidance, as in the reference."""

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from omni_qwen3.config import DecoderConfig
-from omni_torch.checkpoints.folders import Section, load_checked, read_json
+from omni_torch.api import Section, load_checked, read_json
 
 MODEL = "Qwen2.5-Omni"
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from tokenizers import Tokenizer
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.tokenizer import load_tokenizer
 from omni_qwen25.config import OmniConfig
 from omni_torch.sampling.detokenizer import Detokenizer

@@ -12,17 +12,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from omni_core.model_runner import PagedAttention
+from omni_core.api import PagedAttention
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import dense_matrices, describe
 from omni_qwen3.layers import MLP
 from omni_qwen3.sharding import local_config
-from omni_torch.checkpoints.weights import embedding
-from omni_torch.operations.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.operations.few_rows import matrix_of
+from omni_torch.api import ALONE, DecoderStack, LayerWeights, TensorParallel, embedding, matrix_of, rotary
 from omni_torch.operations.norm import RMSNorm
-from omni_torch.operations.shared import rotary
-from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
 
 
 class Rotary(nn.Module):

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import StagePayload
 from omni_qwen3.encoders import EncoderScheduler
 from omni_qwen3.payloads import AudioInputs, ImageInputs
 from omni_qwen25.config import read_config
 from omni_qwen25.networks import load_part
-from omni_torch.runners.encoder_cache import EncoderCache
+from omni_torch.api import EncoderCache
 
 
 class ImageEncoder:

@@ -12,10 +12,7 @@ from typing import Any
 
 import torch
 
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import StagePayload
-from omni_core.protocol.outputs import AudioChunk, AudioResult
-from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.api import AudioChunk, AudioResult, ConfigError, SimpleScheduler, StagePayload
 from omni_qwen25.config import read_config
 from omni_qwen25.networks import check_dtype, load_part
 from omni_qwen25.payloads import Mel

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from omni_core.config.completion import Machine, Placement
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import Machine, PipelineConfig, Placement
 from omni_qwen3.memory import FRAMES, PATCHES, cache_shape, thinker_network, working
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.works import works as works
-from omni_torch.checkpoints.hub import config_folder, download, listing
-from omni_torch.placement.budgets import Network
-from omni_torch.placement.devices import place as choose_places
+from omni_torch.api import Network, config_folder, download, listing
+from omni_torch.api import place as choose_places
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "spk_dict.pt")
 """The checkpoint files that are read, and downloaded."""

@@ -11,16 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.sharding import part_of
 from omni_qwen25.config import OmniConfig, TalkerConfig, part_config
 from omni_qwen25.decoder import parts_of
-from omni_torch.checkpoints.prepared import filled_on, load_prepared
-from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
-from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
-from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.api import ALONE, TensorParallel, filled_on, load_prepared, pack_decoder, pack_linears, quantize_for
 from omni_torch.runners.decoder_model import DecoderModel
 
 

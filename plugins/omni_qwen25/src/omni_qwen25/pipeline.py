@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.api import PipelineConfig, StageConfig
 from omni_qwen3.pipeline import Distribution, GivenOptions, decode, front
 from omni_qwen25.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen25.options import Options

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError
+from omni_core.api import InvalidRequestError
 
 
 @frozen

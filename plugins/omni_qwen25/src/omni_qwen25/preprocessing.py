@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError, InvalidRequestError, RequestTooLargeError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, StagePayload
 from omni_qwen3.chat import replace_in_order
 from omni_qwen3.content import content_of, digest_of, image_inputs
 from omni_qwen3.media import Limits, MediaSource
@@ -28,7 +27,7 @@ from omni_qwen25.config import part_config, read_config
 from omni_qwen25.interface import LIMITS
 from omni_qwen25.positions import Piece, alternating, rope_index
 from omni_qwen25.prompts import Prompts
-from omni_torch.checkpoints.tokens import check_length
+from omni_torch.api import check_length
 
 VIDEO_PIXELS = (128 * 28 * 28, 768 * 28 * 28)
 """Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError, InvalidRequestError
 from omni_qwen3.chat import Chat
 from omni_qwen3.chat_template import ChatTemplate
 from omni_qwen3.tokenizer import load_older
 from omni_qwen25.interface import SPEECH_PROMPT
-from omni_torch.checkpoints.tokens import encoded, longest_token
+from omni_torch.api import encoded, longest_token
 
 
 class Prompts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.api import OmniRequest, StagePayload
 from omni_qwen3 import routing as qwen3_routing
 from omni_qwen3.routing import wants_audio
 

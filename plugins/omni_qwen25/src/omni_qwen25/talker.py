@@ -9,26 +9,25 @@ from typing import Any, Self
 
 import torch
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import (
+from omni_core.api import (
     ARRequest,
+    ConfigError,
     FeedbackStrategy,
     ForwardBatch,
     ForwardOutput,
+    OmniRequest,
+    OutgoingMessage,
     RandomStream,
     SamplingParams,
 )
-from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import OutgoingMessage
 from omni_qwen3.payloads import talker_params
 from omni_qwen25.config import TalkerConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
 from omni_qwen25.networks import Talker, load_talker, read_text_rows
 from omni_qwen25.payloads import TalkerResult
 from omni_qwen25.voices import load_voices, voice_of
-from omni_torch.quantization.quantized_linear import quantize_for
+from omni_torch.api import quantize_for, sampling_from
 from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
-from omni_torch.sampling.sample import sampling_from
 
 
 class TalkerFeedback(FeedbackStrategy):

@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from attrs import define, field
 
-from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.api import ARRequest, ForwardBatch, ForwardOutput, IncomingMessage, OutgoingMessage
 from omni_qwen3.content import content_spans
 from omni_qwen3.interface import THINKER_DEFAULTS
 from omni_qwen3.payloads import thinker_params
@@ -19,13 +18,17 @@ from omni_qwen25.decode import end_ids, tokenizer_of
 from omni_qwen25.interface import CODE_SECONDS
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
-from omni_torch.loop.packing import prompt_runs, sampled_rows
-from omni_torch.processes.tensor_parallel import TensorParallel, random_of
-from omni_torch.quantization.quantized_linear import quantize_for
-from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.api import (
+    ARModelRunner,
+    StopTokens,
+    TensorParallel,
+    quantize_for,
+    random_of,
+    sampled_rows,
+    sampling_from,
+)
+from omni_torch.loop.packing import prompt_runs
 from omni_torch.sampling.detokenizer import Written, text_decoder
-from omni_torch.sampling.sample import sampling_from
-from omni_torch.sampling.stop_strings import StopTokens
 
 
 @define(eq=False)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
 from omni_qwen25.interface import DEFAULT_SPEAKER
-from omni_torch.checkpoints.folders import checked_file, load_checked
+from omni_torch.api import checked_file, load_checked
 
 if TYPE_CHECKING:
     import torch

@@ -10,12 +10,11 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import PipelineConfig
 from omni_qwen3.works import decoder_work, ranks_of
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TOKEN2WAV_DEFAULTS
-from omni_torch.checkpoints.hub import config_folder
-from omni_torch.placement.work import Ask, PassWork, PipelineWorks, StageWork, Work
+from omni_torch.api import Ask, PassWork, PipelineWorks, StageWork, Work, config_folder
 
 MEL_RATE = 100
 """Mel frames of a second of sound, heard or spoken."""

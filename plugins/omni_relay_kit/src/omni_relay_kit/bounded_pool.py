@@ -10,7 +10,7 @@ from itertools import count
 
 from attrs import define, field, frozen
 
-from omni_core.errors import RelayCapacityError, RelayError, RelayFullError
+from omni_core.api import RelayCapacityError, RelayError, RelayFullError
 from omni_relay_kit.allocator import Allocator
 
 

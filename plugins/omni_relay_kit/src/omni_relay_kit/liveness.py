@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import astuple, frozen
 
-from omni_core.errors import PeerDiedError
+from omni_core.api import PeerDiedError
 
 
 @cache

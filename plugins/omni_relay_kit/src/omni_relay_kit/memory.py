@@ -6,7 +6,7 @@ import contextlib
 import mmap
 from typing import Any, Protocol
 
-from omni_core.protocol.tensors import Buffer, address_of
+from omni_core.api import Buffer, address_of
 
 
 class Memory(Protocol):

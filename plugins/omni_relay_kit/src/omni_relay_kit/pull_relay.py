@@ -17,10 +17,18 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
-from omni_core.control.faults import kept_up
-from omni_core.errors import RelayError
-from omni_core.protocol.tensors import Buffer, address_of, copy, flat, wait_for_device
-from omni_core.relay.base import Relay, RelayOperation, RelayOptions
+from omni_core.api import (
+    Buffer,
+    Relay,
+    RelayError,
+    RelayOperation,
+    RelayOptions,
+    address_of,
+    copy,
+    flat,
+    kept_up,
+    wait_for_device,
+)
 from omni_relay_kit.bounded_pool import Block, BoundedPool
 from omni_relay_kit.memory import Memory, make_memory
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from omni_core.errors import RelayError
+from omni_core.api import RelayError
 
 _CLONE_NEWNET = 0x40000000
 _NAMED = Path("/run/netns")

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from importlib.util import find_spec
 
-from omni_core.hookspecs import Component, RelayComponent, hookimpl
+from omni_core.api import Component, RelayComponent, hookimpl
 
 NOT_INSTALLED = "Mooncake is not installed; pip install omni-relay-mooncake[cpu], or [cuda] where there are GPUs"
 

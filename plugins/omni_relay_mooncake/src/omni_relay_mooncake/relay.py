@@ -22,8 +22,7 @@ from typing import Any
 from attrs import define, field, frozen
 from attrs.validators import in_, instance_of, optional
 
-from omni_core.errors import PeerDiedError, RelayError
-from omni_core.relay.base import RelayOptions
+from omni_core.api import PeerDiedError, RelayError, RelayOptions
 from omni_relay_kit.liveness import Incarnation
 from omni_relay_kit.memory import HostMemory, Memory
 from omni_relay_kit.pull_relay import MARK_BYTES, PulledRelay, Read

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as distributed
 from attrs import define, field, frozen
 
-from omni_core.protocol.tensors import Buffer, as_tensor, copy, flat
+from omni_core.api import Buffer, as_tensor, copy, flat
 from omni_relay_nccl.meeting import MeetingStore
 
 SENDER, RECEIVER = 0, 1

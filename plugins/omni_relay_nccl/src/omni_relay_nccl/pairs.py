@@ -18,9 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any
 
-from omni_core.control.faults import watched
-from omni_core.errors import PeerDiedError, RelayError
-from omni_core.protocol.tensors import Buffer
+from omni_core.api import Buffer, PeerDiedError, RelayError, watched
 from omni_relay_nccl.channel import RECEIVER, SENDER, Channel, End, Transfer, common_backend, meet
 from omni_relay_nccl.meeting import MeetingStore
 from omni_relay_nccl.wire import Wire

@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from omni_core.hookspecs import Component, ProbeWarning, hookimpl
+from omni_core.api import Component, ProbeWarning, hookimpl
 
 _DRIVERS = ("libcuda.so.1", "libamdhip64.so")
 

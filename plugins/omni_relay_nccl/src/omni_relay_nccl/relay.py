@@ -18,9 +18,7 @@ import torch.distributed as distributed
 from attrs import define, field, frozen
 from attrs.validators import in_
 
-from omni_core.control.faults import watched
-from omni_core.errors import RelayError
-from omni_core.relay.base import RelayOptions
+from omni_core.api import RelayError, RelayOptions, watched
 from omni_relay_kit.liveness import Incarnation
 from omni_relay_kit.memory import Memory
 from omni_relay_kit.pull_relay import PulledRelay, Read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from omni_core.hookspecs import Component, RelayComponent, hookimpl
+from omni_core.api import Component, RelayComponent, hookimpl
 
 BUILDS = ("nixl_cu12", "nixl_cu13")
 

@@ -17,8 +17,7 @@ from typing import Any
 from attrs import field, frozen
 from attrs.validators import instance_of
 
-from omni_core.errors import PeerDiedError, RelayError
-from omni_core.relay.base import RelayOptions
+from omni_core.api import PeerDiedError, RelayError, RelayOptions
 from omni_relay_kit.liveness import Incarnation
 from omni_relay_kit.memory import Memory
 from omni_relay_kit.pull_relay import PulledRelay, Read

@@ -7,7 +7,7 @@ import os
 import select
 from collections.abc import Callable
 
-from omni_core.errors import PeerDiedError, RelayError
+from omni_core.api import PeerDiedError, RelayError
 from omni_relay_shm.pool import PoolMemory
 
 _UNREAD_SECONDS = 5.0

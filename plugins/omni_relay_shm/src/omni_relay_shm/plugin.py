@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from omni_core.hookspecs import Component, RelayComponent, hookimpl
+from omni_core.api import Component, RelayComponent, hookimpl
 
 
 def probe() -> str | None:

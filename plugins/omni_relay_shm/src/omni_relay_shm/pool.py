@@ -14,7 +14,7 @@ import os
 import threading
 from enum import IntEnum
 
-from omni_core.errors import RelayError
+from omni_core.api import RelayError
 
 PAGE = 4096
 SLOTS = 16384

@@ -17,9 +17,7 @@ from typing import Any
 
 from attrs import define, frozen
 
-from omni_core.errors import RelayError
-from omni_core.references import imported
-from omni_core.relay.base import Relay, RelayOperation, RelayOptions
+from omni_core.api import Relay, RelayError, RelayOperation, RelayOptions, imported
 from omni_relay_kit.bounded_pool import Block, BoundedPool, Patience
 from omni_relay_shm.peer import PeerPool, has_ended
 from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fence

@@ -37,7 +37,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import PortArgs, ServerArgs
 from torch import nn
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError, InvalidRequestError
 
 SLACK = 16
 """Positions by which SGLang's context is longer than the stage's: the stage ends a request itself, before SGLang would.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
+from omni_core.api import Component, SchedulerComponent, hookimpl
 
 SGLANG_VERSION = "0.5.23"
 """The one version that the adapter is written against. SGLang's scheduler has no stable interface: see docs/sglang.md.

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.api import ConfigError, ForwardBatch, ForwardOutput, InvalidRequestError, KVLayout
 from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
 
 DEEPSTACK_LAYERS = 3

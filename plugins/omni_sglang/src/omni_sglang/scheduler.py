@@ -10,13 +10,17 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner import ARRequest, ModelRunner
+from omni_core.api import ARRequest, ConfigError, InvalidRequestError, ModelRunner
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
-from omni_torch.loop.autoregressive import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
-from omni_torch.loop.packing import packed_batch
-from omni_torch.runners.model_runner import FeedbackARModelRunner
+from omni_torch.api import (
+    AutoregressiveLoop,
+    FeedbackARModelRunner,
+    LoopedScheduler,
+    StepResult,
+    packed_batch,
+    run_batch,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from attrs import frozen
 from demo_training.image.judge import Pixels, shows
 from demo_training.image.prompts import describe, instruct
 from demo_training.image.scenes import Scene, draw_edit, draw_scene, render
-from omni_core.client import AsyncPipe, open_async
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import AsyncPipe, OmniRequest, open_async
 from omni_demo.image.pipeline import demo_image
 from omni_diffusion.pixels import to_bytes
 

@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 
 from demo_training.speech import pictures, questions, sounds
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.api import OmniRequest, StagePayload
 from omni_demo.speech.phrases import (
     COLOURS,
     KEYWORDS,

@@ -12,8 +12,7 @@ from attrs import frozen
 
 from demo_training.speech import pictures, questions, sounds
 from demo_training.speech.judge import Judge, Wave, backwards, noise_like
-from omni_core.client import AsyncPipe, open_async
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import AsyncPipe, OmniRequest, open_async
 from omni_demo.speech.phrases import COLOURS, KEYWORDS, REPLIES, TOPICS, UNKNOWN, picture_reply, sound_reply
 from omni_demo.speech.pipeline import demo
 

@@ -15,7 +15,7 @@ from omni_demo.speech.pipeline import CHECKPOINT
 from omni_testing.tiny.qwen3 import write_processor_files
 from omni_testing.tiny.qwen3_config import Shape, complete_saved_config, model_config
 from omni_testing.tiny.qwen3_tokenizer import write_tokenizer
-from omni_torch.checkpoints.chat_templates import FILE as TEMPLATE
+from omni_torch.api import FILE as TEMPLATE
 
 SHAPE = Shape(
     merges=650, hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mrope_section=(6, 5, 5), experts=4,

@@ -11,10 +11,9 @@ import torch
 from attrs import asdict, frozen
 from safetensors.torch import load_file, save_file
 
-from omni_core.config.loading import expanded
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, expanded
 from omni_demo.image.networks import Autoencoder, Denoiser, Shape, TextEncoder
-from omni_torch.checkpoints.folders import checked_file, read_json
+from omni_torch.api import checked_file, read_json
 
 NETWORKS: dict[str, Any] = {"text": TextEncoder, "denoiser": Denoiser, "autoencoder": Autoencoder}
 _SCALE = ".scale"

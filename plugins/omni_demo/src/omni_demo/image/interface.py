@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.interface import SEED, Interface, Parameter
+from omni_core.api import SEED, Interface, Parameter
 
 SIDE = 256
 """Width and height of a picture in pixels, where a request does not say them."""

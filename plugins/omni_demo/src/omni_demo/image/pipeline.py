@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import InvalidRequestError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import InvalidRequestError, PipelineConfig, StageConfig, StagePayload
 from omni_demo.image.interface import GUIDANCE, INTERFACE, OPTIONS, SIDE
 from omni_demo.image.words import numbers_of
 from omni_diffusion.parts import parts as parts_of
-from omni_torch.placement.pipeline_options import check_options
+from omni_torch.api import check_options
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 """The checkpoint's folder: package data."""

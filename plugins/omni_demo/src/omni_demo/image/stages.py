@@ -10,9 +10,7 @@ import torch
 from PIL import Image, ImageOps
 from torch.nn import functional
 
-from omni_core.config.placement import parse_bytes
-from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.api import SimpleScheduler, StagePayload, parse_bytes
 from omni_demo.image.checkpoint import read_checkpoint
 from omni_demo.image.interface import GUIDANCE, STEPS
 from omni_demo.image.pipeline import side_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
+from omni_core.api import InvalidRequestError, RequestTooLargeError
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "black")
 SHAPES = ("circle", "square", "triangle", "star")

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import PipelineConfig
 from omni_qwen3.options import Options
 from omni_qwen3.pipeline import qwen3_omni
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from omni_core.config.loading import expanded
-from omni_core.errors import ConfigError
-from omni_torch.checkpoints.folders import load_checked, read_json
+from omni_core.api import ConfigError, expanded
+from omni_torch.api import load_checked, read_json
 
 PIPELINES = {"QwenImagePipeline": False, "QwenImageEditPipeline": True}
 """The pipelines that are read, and whether they edit images."""

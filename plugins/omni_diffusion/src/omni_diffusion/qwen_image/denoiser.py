@@ -8,15 +8,12 @@ from pathlib import Path
 
 import torch
 
-from omni_core.config.loading import expanded
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import ConfigError, StagePayload, expanded
 from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.pixels import pack
 from omni_diffusion.qwen_image.checkpoint import Checkpoint, dtype_of
 from omni_diffusion.schedule import Schedules
-from omni_torch.checkpoints.folders import load_checked
-from omni_torch.quantization.packed_linear import pack_linears
+from omni_torch.api import load_checked, pack_linears
 
 PIXELS = 16
 """Pixels of a position, in each direction."""

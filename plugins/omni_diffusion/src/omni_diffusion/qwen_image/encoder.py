@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
-from omni_core.config.placement import parse_bytes
-from omni_core.errors import InvalidRequestError, RequestTooLargeError
-from omni_core.protocol.messages import StagePayload
+from omni_core.api import InvalidRequestError, RequestTooLargeError, StagePayload, parse_bytes
 from omni_diffusion.content_cache import ContentCache, digest
 from omni_diffusion.pixels import pack
 from omni_diffusion.qwen_image.autoencoder import Autoencoder
 from omni_diffusion.qwen_image.checkpoint import Checkpoint, dtype_of
 from omni_diffusion.source_image import content_of, read_image
-from omni_torch.checkpoints.tokens import check_length, longest_token
+from omni_torch.api import check_length, longest_token
 
 TEMPLATES = {
     False: (
@@ -169,7 +167,7 @@ def create_encoder(
     max_batch_size: int = 8,
 ) -> Any:
     """Build the stage. See :data:`omni_diffusion.qwen_image.interface.OPTIONS`."""
-    from omni_core.scheduling.simple import SimpleScheduler
+    from omni_core.api import SimpleScheduler
 
     encoder = Encoder(Checkpoint.open(model_path), device, dtype_of(dtype, device), parse_bytes(prompt_cache))
     return SimpleScheduler(_one(encoder), encoder, max_batch_size)

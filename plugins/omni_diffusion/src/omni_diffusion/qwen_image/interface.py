@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from omni_core.interface import SEED, Interface, Parameter
+from omni_core.api import SEED, Interface, Parameter
 
 SIZE = 16
 """Width and height are multiples of this: eight pixels a latent, two latents a position."""

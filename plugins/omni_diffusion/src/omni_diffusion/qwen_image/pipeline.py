@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, PipelineConfig, StageConfig
 from omni_diffusion.qwen_image.interface import INTERFACE, OPTIONS, with_adapters
 from omni_diffusion.qwen_image.options import Options
 from omni_diffusion.qwen_image.works import works as works
+from omni_torch.api import DTYPES, check_options, download
 from omni_torch.checkpoints.default import random_checkpoint
-from omni_torch.checkpoints.hub import download
-from omni_torch.placement.pipeline_options import DTYPES, check_options
 
 INDEX = "model_index.json"
 FILES = ("*.json", "*/*.json", "*/*.txt", "*/*.safetensors", "*/*.jinja")

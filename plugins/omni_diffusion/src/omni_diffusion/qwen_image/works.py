@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError
-from omni_torch.checkpoints.hub import config_folder
-from omni_torch.placement.work import Ask, PassWork, PipelineWorks, StageWork
+from omni_core.api import ConfigError, PipelineConfig
+from omni_torch.api import Ask, PassWork, PipelineWorks, StageWork, config_folder
 
 SIZE = 1024 * 1024
 """Pixels of an image by default, and about those to which one that is edited is resized."""

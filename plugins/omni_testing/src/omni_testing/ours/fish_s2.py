@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import OmniRequest, PipelineConfig
 from omni_fish_s2.pipeline import fish_s2
 from omni_testing import PipelineConformance
 from omni_testing.ours.checkpoints import tiny_checkpoint

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import IncomingMessage, OmniRequest, PipelineConfig, StagePayload
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.networks import Talker, Thinker, load_talker, load_thinker, read_text_rows
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs

@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.model_runner import FeedbackStrategy
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import FeedbackStrategy, IncomingMessage, OmniRequest, PipelineConfig, StagePayload
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
@@ -24,7 +21,7 @@ from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance, ProjectionConformance
 from omni_testing.ours.checkpoints import drawn, streamed, tiny_checkpoint
-from omni_torch.runners.model_runner import ARModelRunner
+from omni_torch.api import ARModelRunner
 
 
 @cache

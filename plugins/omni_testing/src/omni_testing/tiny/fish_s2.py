@@ -75,7 +75,7 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
 
     from omni_fish_s2.checkpoint import JOINED
     from omni_fish_s2.slow import PREFIXES, SlowDecoder
-    from omni_torch.checkpoints.weights import prefixed
+    from omni_torch.api import prefixed
 
     with torch.device("meta"):
         model = SlowDecoder(config)
