@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -58,14 +58,15 @@ Install = Callable[..., PluginRegistry]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Install plugins given as ``name -> (extras, source)``, or the source alone; a registry of these, without what ``denied`` names."""
 
-    def make(denied: str = "", **plugins: str | tuple[str, str]) -> PluginRegistry:
+    def make(denied: str = "", apis_of: Mapping[str, str] = {}, **plugins: str | tuple[str, str]) -> PluginRegistry:
         for name, given in plugins.items():
             extras, source = given if isinstance(given, tuple) else ("", given)
             (tmp_path / f"{name}_plugin.py").write_text(source)
             info = tmp_path / f"{name}-2.5.dist-info"
             info.mkdir()
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dist-{name}\nVersion: 2.5\n")
-            (info / "entry_points.txt").write_text(f"[omni]\n{name} = {name}_plugin {extras}\n")
+            apis = f"[omni.apis]\n{apis_of[name]}\n" if name in apis_of else ""
+            (info / "entry_points.txt").write_text(f"[omni]\n{name} = {name}_plugin {extras}\n{apis}")
             monkeypatch.delitem(sys.modules, f"{name}_plugin", raising=False)
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         return PluginRegistry([record for record in discover(None, denied) if record.name in plugins])
@@ -198,3 +199,35 @@ def test_a_specification_that_cannot_be_one_is_refused(name: str, level: int, co
     specification.__name__ = name
     with pytest.raises(TypeError, match=f"hookspec {name}: the name must begin with omni_"):
         hookspec("thing", level, component)(specification)
+
+
+@pytest.mark.parametrize(
+    ("extras", "status", "reason"),
+    [
+        ("[toolkit-2]", LOADED, ""),
+        ("[toolkit-1, toolkit-2]", LOADED, ""),
+        ("[toolkit-1]", INCOMPATIBLE, r"dist-kit offers API level 2 of toolkit; upgrade dist-p \(2.5 is installed"),
+        ("[toolkit-3]", INCOMPATIBLE, r"dist-kit offers API level 2 of toolkit; upgrade dist-kit \(2.5 is installed"),
+        ("[tolkit-2]", BROKEN, "no hook for tolkit; did you mean 'toolkit'"),
+    ],
+)
+@pytest.mark.parametrize("denied", ["", "kit"])
+def test_a_python_interface_has_a_level_of_its_own(
+    install: Install, extras: str, status: PluginStatus, reason: str, denied: str
+) -> None:
+    """It is read from metadata: a plugin for another level is not imported, and one for this level works without the plugin beside it."""
+    source = HEADER + "@hookimpl\ndef omni_relays():\n    return [Component('x', 'json:loads', 's')]\n"
+    registry = install(
+        denied,
+        {"kit": "toolkit = kit.api [toolkit-2]"},
+        kit=source.replace("relays", "commands"),
+        p=(extras.replace("]", ", relays-1]"), source if status is not INCOMPATIBLE else "raise SystemExit\n"),
+    )
+    record = of(registry, "p")
+    assert (record.status, record.warnings) == (status, [])
+    assert re.search(reason, record.reason), record.reason
+
+
+def test_an_interface_that_cannot_be_read_is_not_there(install: Install) -> None:
+    registry = install(apis_of={"kit": "toolkit = kit.api [2]"}, kit="", p=("[toolkit-2]", ""))
+    assert "no hook for toolkit" in of(registry, "p").reason

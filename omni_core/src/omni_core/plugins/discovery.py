@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatch
 from importlib.metadata import EntryPoint, distributions
@@ -19,9 +20,15 @@ from attrs import define, field, frozen
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, Component, Hook
 from omni_core.plugins.isolation import PluginFault, isolated
-from omni_core.plugins.levels import Levels, check_known, complaint, declared
+from omni_core.plugins.levels import Levels, Offer, check_known, complaint, declared
 
 ENTRY_POINT_GROUP = "omni"
+
+APIS_GROUP = "omni.apis"
+"""A distribution whose Python interface has a level of its own names it here: ``torch = "omni_torch.api [torch-1]"``."""
+
+APIS_GROUP = "omni.apis"
+"""Entry points of distributions that offer a Python interface with a level of its own, such as ``torch = "omni_torch.api [torch-1]"``."""
 
 SLOW_IMPORT = 0.1
 """Seconds of import above which a plugin is reported as slow: every command of ``omni`` waits for it."""
@@ -80,21 +87,26 @@ def discover(allowed: str | None, denied: str | None) -> list[PluginRecord]:
         denied: the value of ``OMNI_DISABLE_PLUGINS``, likewise; it wins.
     """
     records, modules = [], []
-    for point, distribution, version in _entry_points():
+    points = list(_entry_points())
+    apis = _apis(points)
+    for point, distribution, version in points:
+        if point.group == APIS_GROUP:
+            continue
         record = PluginRecord(point.name, distribution, version, point.value.partition("[")[0].strip())
         reason = _why_disabled(point.name, allowed, denied)
         if reason:
             record.status, record.reason = PluginStatus.DISABLED, reason
-        elif (module := _import(record, point.value)) is not None:
+        elif (module := _import(record, point.value, apis)) is not None:
             modules.append((record, module))
         records.append(record)
     records.sort(key=lambda record: (record.name, record.distribution))
     _refuse_second_definitions(records)
     for defines in (True, False):  # what defines a kind must work before others provide components of it
         hooks = defined_hooks(records)
+        offers = {**apis, **_offers(records)}
         for record, module in modules:
             if bool(record.hooks) is defines and record.status is PluginStatus.LOADED:
-                _load(record, module, hooks, records)
+                _load(record, module, hooks, offers)
     return records
 
 
@@ -102,6 +114,28 @@ def defined_hooks(records: Iterable[PluginRecord]) -> dict[str, Hook]:
     """Return the hooks of the core, and those that plugins which work define, by name."""
     working = [record for record in records if record.status is PluginStatus.LOADED]
     return {**HOOKS, **{name: hook for record in working for name, hook in record.hooks.items()}}
+
+
+def _apis(points: Iterable[tuple[EntryPoint, str, str]]) -> dict[str, Offer]:
+    """Return the levels of interfaces that distributions offer. One that cannot be read is left out: what declares it does not load."""
+    offers = {name: Offer(hook.level) for name, hook in HOOKS.items()}
+    for point, distribution, version in points:
+        name = f"omni_{point.name}"
+        if point.group == APIS_GROUP and name not in HOOKS:
+            with suppress(ValueError):
+                for level in declared(point.value).get(name, ()):
+                    offers[name] = Offer(level, f"{distribution} ({version} is installed)")
+    return offers
+
+
+def _offers(records: Iterable[PluginRecord]) -> dict[str, Offer]:
+    """Return the levels of the hooks that plugins which work define."""
+    working = [record for record in records if record.status is PluginStatus.LOADED]
+    return {
+        name: Offer(hook.level, f"{record.distribution} ({record.version} is installed)")
+        for record in working
+        for name, hook in record.hooks.items()
+    }
 
 
 def _entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
@@ -112,8 +146,9 @@ def _entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
         if name in seen:
             continue
         seen.add(name)
-        for point in distribution.entry_points.select(group=ENTRY_POINT_GROUP):
-            yield point, name, distribution.version
+        for point in distribution.entry_points:
+            if point.group in (ENTRY_POINT_GROUP, APIS_GROUP):
+                yield point, name, distribution.version
 
 
 def _why_disabled(name: str, allowed: str | None, denied: str | None) -> str:
@@ -127,13 +162,13 @@ def _why_disabled(name: str, allowed: str | None, denied: str | None) -> str:
     return ""
 
 
-def _import(record: PluginRecord, entry_point: str) -> ModuleType | _Unimportable | None:
+def _import(record: PluginRecord, entry_point: str, offers: Mapping[str, Offer]) -> ModuleType | _Unimportable | None:
     """Import a plugin that may be compatible, and note the hooks that it defines. What it raises stays in its record."""
     began = time.perf_counter()
     try:
         with isolated():
             record.levels = declared(entry_point)
-            record.reason = complaint(record.levels, record.distribution, record.version)
+            record.reason = complaint(record.levels, record.distribution, record.version, offers)
             if record.reason:
                 record.status = PluginStatus.INCOMPATIBLE
                 return None
@@ -141,7 +176,7 @@ def _import(record: PluginRecord, entry_point: str) -> ModuleType | _Unimportabl
             record.hooks = _definitions(module)
             return module
     except PluginFault as fault:
-        if record.levels.keys() <= HOOKS.keys():
+        if record.levels.keys() <= offers.keys():
             _break(record, fault)
             return None
         return _Unimportable(fault)  # perhaps because of another level of the plugin that defines the kind
@@ -180,15 +215,14 @@ def _break(record: PluginRecord, fault: PluginFault) -> None:
 
 
 def _load(
-    record: PluginRecord, module: ModuleType | _Unimportable, hooks: dict[str, Hook], records: list[PluginRecord]
+    record: PluginRecord, module: ModuleType | _Unimportable, hooks: dict[str, Hook], offers: Mapping[str, Offer]
 ) -> None:
     """Ask an imported plugin for its components. What it raises stays in its record."""
     began = time.perf_counter()
-    owners = {name: f"{each.distribution} ({each.version} is installed)" for each in records for name in each.hooks}
     try:
         with isolated():
-            check_known(record.levels, hooks)
-            record.reason = complaint(record.levels, record.distribution, record.version, hooks, owners)
+            check_known(record.levels, offers)
+            record.reason = complaint(record.levels, record.distribution, record.version, offers)
             if record.reason:
                 record.status = PluginStatus.INCOMPATIBLE
                 return

@@ -2,7 +2,8 @@
 
 A level belongs to a kind of hook, so that a change of the relay contract leaves a plugin alone that provides a command. The entry
 point names each level that the plugin works with as an extra: ``my-relay = "my_relay.plugin [relays-1, relays-2]"``. A kind may be
-one that another plugin defines (:func:`omni_core.hookspecs.hookspec`).
+one that another plugin defines (:func:`omni_core.hookspecs.hookspec`), or a Python interface that a distribution offers in an entry
+point of the group ``omni.apis``.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from attrs import frozen
+
 from omni_core import __version__
 from omni_core.errors import did_you_mean
-from omni_core.hookspecs import HOOKS, Hook
 
 Levels = dict[str, tuple[int, ...]]
 """By hook: the API levels that a plugin works with, in ascending order."""
-
-_CORE = f"omni-core ({__version__} is installed)"
 
 
 def declared(entry_point: str) -> Levels:
@@ -36,47 +36,47 @@ def declared(entry_point: str) -> Levels:
     return {hook: tuple(sorted(levels)) for hook, levels in found.items()}
 
 
-def check_known(levels: Levels, hooks: Mapping[str, Hook]) -> None:
-    """Raise ValueError if a kind is neither of the core nor defined by a plugin."""
+@frozen
+class Offer:
+    """The level of a kind of hook, or of a Python interface, and what offers it: the core unless it is said."""
+
+    level: int
+    by: str = f"omni-core ({__version__} is installed)"
+
+
+def check_known(levels: Levels, offers: Mapping[str, Offer]) -> None:
+    """Raise ValueError if a kind is neither of the core nor of what is installed."""
     for name, numbers in levels.items():
-        if name not in hooks:
-            kind, kinds = plural_of(name), [hook.plural for hook in hooks.values()]
+        if name not in offers:
+            kind, kinds = plural_of(name), [plural_of(each) for each in offers]
             raise ValueError(
                 f"[{kind}-{numbers[0]}] of its entry point: this core ({__version__}) has no hook for {kind}"
                 f"{did_you_mean(kind, kinds)}; no plugin that works defines one"
             )
 
 
-def complaint(
-    levels: Levels,
-    distribution: str,
-    version: str,
-    hooks: Mapping[str, Hook] = HOOKS,
-    owners: Mapping[str, str] | None = None,
-) -> str:
+def complaint(levels: Levels, distribution: str, version: str, offers: Mapping[str, Offer]) -> str:
     """Return why a plugin cannot be used, and which distribution to upgrade; empty if it can.
 
     Args:
-        levels: what it declares. Kinds that are not in ``hooks`` are ignored.
+        levels: what it declares. Kinds that are not in ``offers`` are ignored.
         distribution: that of the plugin.
         version: that of the plugin.
-        hooks: the kinds that there are.
-        owners: by hook that a plugin defines, the distribution of that plugin.
+        offers: the kinds that there are.
     """
-    wrong = {name: each for name, each in levels.items() if name in hooks and hooks[name].level not in each}
+    wrong = {name: each for name, each in levels.items() if name in offers and offers[name].level not in each}
     if not wrong:
         return ""
-    owner = {name: (owners or {}).get(name, _CORE) for name in wrong}
     upgrades = {
-        owner[name] if min(each) > hooks[name].level else f"{distribution} ({version} is installed)"
+        offers[name].by if min(each) > offers[name].level else f"{distribution} ({version} is installed)"
         for name, each in wrong.items()
     }
-    offers = [
-        f"{'this core' if by is _CORE else by.partition(' ')[0]} offers "
-        + described({name: (hooks[name].level,) for name in wrong if owner[name] == by})
-        for by in dict.fromkeys(owner.values())
+    offered = [
+        f"{'this core' if by.startswith('omni-core ') else by.partition(' ')[0]} offers "
+        + described({name: (offers[name].level,) for name in wrong if offers[name].by == by})
+        for by in dict.fromkeys(offers[name].by for name in wrong)
     ]
-    return f"it is made for {described(wrong)}, {', '.join(offers)}; upgrade {' and '.join(sorted(upgrades))}"
+    return f"it is made for {described(wrong)}, {', '.join(offered)}; upgrade {' and '.join(sorted(upgrades))}"
 
 
 def plural_of(hook: str) -> str:
