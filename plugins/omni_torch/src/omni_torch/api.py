@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from omni_torch.checkpoints.headers import INDEX, SINGLE, TensorInfo
     from omni_torch.checkpoints.hub import config_folder, download, listing
     from omni_torch.checkpoints.prepared import file_identity, filled_on, keeps_bfloat16, kept_as_stored, load_prepared
-    from omni_torch.checkpoints.tiny_checkpoint import tiny_checkpoint
     from omni_torch.checkpoints.tokens import check_length, encoded, longest_token
     from omni_torch.checkpoints.weights import (
         Checkpoint,
@@ -107,7 +106,7 @@ __all__ = [
     "sampling_parameters", "sample", "sampling_from", "StopStrings", "StopTokens",
     # Checkpoints: folders, the hub, and their files
     "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "read_tokenizer", "written_once",
-    "config_folder", "download", "listing", "INDEX", "SINGLE", "TensorInfo", "tiny_checkpoint", "DEFAULT", "FILE",
+    "config_folder", "download", "listing", "INDEX", "SINGLE", "TensorInfo", "DEFAULT", "FILE",
     "TOOLS", "read_templates", "check_length", "encoded", "longest_token",
     # Weights: read into modules, and prepared for later starts
     "Checkpoint", "PartOf", "Source", "Sources", "embedding", "load_module", "prefixed", "whole", "GgufCheckpoint",
@@ -138,7 +137,6 @@ _HOMES = {
     "omni_torch.checkpoints.headers": "INDEX SINGLE TensorInfo",
     "omni_torch.checkpoints.hub": "config_folder download listing",
     "omni_torch.checkpoints.prepared": "file_identity filled_on keeps_bfloat16 kept_as_stored load_prepared",
-    "omni_torch.checkpoints.tiny_checkpoint": "tiny_checkpoint",
     "omni_torch.checkpoints.tokens": "check_length encoded longest_token",
     "omni_torch.checkpoints.weights": "Checkpoint PartOf Source Sources embedding load_module prefixed whole",
     "omni_torch.engine.attention.decode": "paged_decode",
