@@ -102,7 +102,7 @@ def test_each_component_gets_a_line_and_failures_a_reason(environment: dict[str,
 
 
 def test_what_is_right_exits_with_0(environment: dict[str, str]) -> None:
-    done = check(environment, "--full", "engine")
+    done = check(environment, "--full", "torch")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok  scheduler engine" in done.stdout
     assert "mine" not in done.stdout

@@ -8,6 +8,6 @@ globals().update(suites())
 
 
 def test_ours_are_tested() -> None:
-    assert {"TestPluginRelayShm", "TestPluginEngine", "TestPluginQwen3"} <= set(globals())
+    assert {"TestPluginRelayShm", "TestPluginTorch", "TestPluginQwen3"} <= set(globals())
     assert {"TestRelayShm", "TestSchedulerEngine", "TestPipelineQwen3Omni"} <= set(globals())
-    assert [each for plugin in ("relay-shm", "engine", "qwen3") for each in untested(plugin)] == []
+    assert [each for plugin in ("relay-shm", "torch", "qwen3", "qwen25", "launchers") for each in untested(plugin)] == []
