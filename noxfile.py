@@ -8,7 +8,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.parser import HeaderParser
@@ -36,24 +36,14 @@ TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
 BUILT = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
-PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil")
-TOOLS = (
-    *PYTEST,
-    "hypothesis",
-    "gguf",
-    "peft",
-    "opentelemetry-sdk",
-    "aiohttp",
-    "pyzmq",
-    "openai",
-    "httpx2",
-    "schemathesis",
-)
-TOOLS += (NIXL, MOONCAKE, "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material")
-MODELS = [
-    f"tests/omni_{name}"
-    for name in ("torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "demo", "testing")
-]
+PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
+TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
+TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis"]
+TOOLS += ["build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
+SITE = ("mkdocs", "build", "--strict", "--quiet")
+TWO = ("-n", "2", "--dist", "loadfile")
+MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "demo", "testing"]
+MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),
     "processes": ("tests-processes", "faults", "attacks"),
@@ -65,9 +55,8 @@ SHARDS = {
 def pythons() -> list[str] | None:
     """Return the supported versions of Python that start here. A shim for one that is not installed does not."""
     found = [each for each in ("3.11", "3.12", "3.13") if shutil.which(f"python{each}")]
-    return [
-        each for each in found if not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode
-    ] or None
+    works = [not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode for each in found]
+    return [each for each, does in zip(found, works, strict=True) if does] or None
 
 
 @contextmanager
@@ -87,7 +76,7 @@ def wheels(*names: str) -> list[str]:
 
 
 def install(
-    session: nox.Session, *names: str, extra: tuple[str, ...] = (), bounds: tuple[str, ...] = CONSTRAINTS
+    session: nox.Session, *names: str, extra: Iterable[str] = (), bounds: tuple[str, ...] = CONSTRAINTS
 ) -> None:
     """Install our wheels from ``dist/``, again even if the version did not change, and everything else from the index."""
     session.install("--find-links", str(DIST), *bounds, *wheels(*names), *extra)
@@ -97,33 +86,23 @@ def install(
 
 def pytest(session: nox.Session, *default: str, marked: str = "", **environment: str) -> None:
     """Run pytest with the session's arguments, or the default ones; torch has one thread in each process."""
-    session.run(
-        "python", "-m", "pytest", "-m", marked, *(session.posargs or default), env={**ONE_THREAD, **environment}
-    )
+    given = session.posargs or default
+    session.run("python", "-m", "pytest", "-m", marked, *given, env={**ONE_THREAD, **environment})
 
 
 def install_all(session: nox.Session) -> dict[str, str]:
     """Install every wheel and all tools, and return variables of the tests' environment."""
-    some = ("omni-cli", "omni-demo", "omni-serve")
-    install(
-        session,
-        *(each for each in NAMES if each not in some),
-        "omni-cli[audio]",
-        "omni-demo[image]",
-        "omni-serve[silero]",
-        extra=TOOLS,
-    )
+    extras = {"omni-cli": "omni-cli[audio]", "omni-demo": "omni-demo[image]", "omni-serve": "omni-serve[silero]"}
+    install(session, *(extras.get(name, name) for name in NAMES), extra=TOOLS)
     session.run("omni", "plugins", "check", silent=True)
-    oracle = (
-        Path(session.virtualenv.location) / "oracle"
-    )  # Only reference implementations import it, in processes of their own.
+    # Only reference implementations import it, in processes of their own.
+    oracle = Path(session.virtualenv.location) / "oracle"
     session.install("--no-deps", "--target", str(oracle), "torchvision==0.28.0")
     found = {"OMNI_ORACLE_PACKAGES": str(oracle)}
     bundle = next(Path(session.virtualenv.location).glob("lib/python*/site-packages/nixl_cu12.libs"), None)
     if bundle is not None and not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists():
-        folder = Path(
-            session.create_tmp()
-        ).resolve()  # Mooncake is linked with a library that NIXL's wheel brings, too.
+        # Mooncake is linked with a library that NIXL's wheel brings, too.
+        folder = Path(session.create_tmp()).resolve()
         (folder / "libibverbs.so.1").unlink(missing_ok=True)
         (folder / "libibverbs.so.1").symlink_to(next(bundle.glob("libibverbs-*.so*")).resolve())
         found["LD_LIBRARY_PATH"] = f"{folder}:{bundle.resolve()}"
@@ -155,13 +134,14 @@ def check(session: nox.Session) -> None:
             session.run("ruff", "check", ".")
             session.run("ruff", "format", "--check", ".")
         with part(session, "documentation"):
-            session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
+            session.run(*SITE, env={"NO_MKDOCS_2_WARNING": "1"})
         with part(session, "types"):
-            session.run("python", "-m", "mypy", *(str(folder / "src") for folder in FOLDERS.values()))
+            sources = [*FOLDERS.values(), *EXAMPLES[:2]]
+            session.run("python", "-m", "mypy", *(str(folder / "src") for folder in sources))
         with part(session, "demo"):
             session.run("omni", "run", "demo", "--text", "Say hello.", "--seed", "1", silent=True, env=ONE_THREAD)
     with part(session, "tests"):
-        pytest(session, "-n", "2", "--dist", "loadfile", "--durations", "10", marked="not full", **environment)
+        pytest(session, *TWO, "--durations", "10", marked="not full", **environment)
     session.run("python", "tests/counts.py")
 
 
@@ -173,84 +153,63 @@ def full(session: nox.Session) -> None:
             session.run("nox", "-s", *SHARDS[shard], external=True)
 
 
-def marked_full(name: str, doc: str, *paths: str) -> None:
-    """Add the session of the tests of some folders that are marked ``full``."""
+def install_sshd(session: nox.Session) -> None:
+    """Install an sshd for the tests of the launcher `ssh`, on CI only; elsewhere they are skipped where there is none."""
+    if os.environ.get("CI") and not shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"):
+        command = "timeout 60 apt-get update -qq; timeout 120 apt-get install -qq --yes openssh-server openssh-client"
+        session.run("sh", "-c", command, external=True, success_codes=range(256), silent=True)
+
+
+def add_full(name: str, doc: str, *paths: str) -> None:
+    """Add the session of the tests of some folders that are marked ``full``, and of properties with more examples."""
 
     def run(session: nox.Session) -> None:
-        if (
-            name == "processes"
-            and os.environ.get("CI")
-            and not shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-        ):
-            command = (
-                "timeout 60 apt-get update -qq; timeout 120 apt-get install -qq --yes openssh-server openssh-client"
-            )
-            session.run("sh", "-c", command, external=True, success_codes=range(256), silent=True)
-        pytest(
-            session,
-            *paths,
-            "-n",
-            "2",
-            "--dist",
-            "loadfile",
-            marked="full or hypothesis",
-            OMNI_EXAMPLES="thorough",
-            **install_all(session),
-        )
+        install_sshd(session)
+        environment = {"OMNI_EXAMPLES": "thorough", **install_all(session)}
+        pytest(session, *paths, *TWO, marked="full or hypothesis", **environment)
 
     run.__doc__ = doc
     nox.session(run, name=f"tests-{name}", requires=BUILT)
 
 
-marked_full("models", "Networks and kernels: all shapes and schemes, every comparison with a reference.", *MODELS)
-others = [f"--ignore={each}" for each in (*MODELS, "tests/packaging")]
-marked_full(
-    "processes", "Processes: deaths, networks, soak, 10,000 schedules of the simulated world.", "tests", *others
+OTHERS = [f"--ignore={each}" for each in (*MODELS, "tests/packaging")]
+add_full("models", "Networks and kernels: all shapes and schemes, every comparison with a reference.", *MODELS)
+add_full(
+    "processes", "Everything else: deaths, networks, soak, many schedules of the simulated world.", "tests", *OTHERS
 )
-marked_full("users", "Tutorials, and pages whose commands are run.", "tests/packaging")
+add_full("users", "Tutorials, and pages whose commands are run.", "tests/packaging")
 
 
-def suite(name: str, doc: str, names: str, extra: tuple[str, ...], *command: str, **environment: str) -> None:
-    """Add a session that installs some distributions and runs pytest, or a script, whose default arguments are ``command``."""
+def add(name: str, doc: str, ours: str, extra: Iterable[str], *command: str, **environment: str) -> None:
+    """Add a session that installs some distributions and runs pytest with these arguments, or a script."""
 
     def run(session: nox.Session) -> None:
-        install(session, *(f"omni-{each}" for each in names.split()), extra=extra)
+        install(session, *(f"omni-{each}" for each in ours.split()), extra=extra)
         if command[0].endswith(".py"):
             session.run("python", *command, *session.posargs, env={**ONE_THREAD, **environment})
         else:
             pytest(session, *command, **environment)
 
     run.__doc__ = doc
-    nox.session(run, name=name, requires=BUILT)
+    nox.session(python=pythons() if name == "bare" else None, name=name, requires=BUILT)(run)
 
 
-suite(
-    "kernels", "The Triton kernels in Triton's interpreter, and compiled for GPUs that are not there.",
-    "core torch testing kernels", (*PYTEST, "triton==3.9.0"), "tests/omni_kernels", "-n", "2", TRITON_INTERPRET="1",
-)  # fmt: skip
-suite(
-    "ray", "Pipelines on a Ray cluster of three nodes on this machine.",
-    "core torch testing cli launchers[ray] relay-nixl qwen3 demo", (*PYTEST, NIXL), "tests/omni_launchers/ray",
-)  # fmt: skip
-suite(
-    "attacks", "Attacks on `omni serve demo`, beside a tenant whose requests must all be answered.",
-    "core demo serve", ("aiohttp", "websockets", "pillow"), "tests/attacks/run.py",
-)  # fmt: skip
-suite(
-    "faults", "The table of faults: what becomes of good requests beside harm of every kind.",
-    "core torch relay-shm", ("psutil",), "tests/faults/table/run.py",
-)  # fmt: skip
-suite(
-    "types",
-    "mypy and pyright over a user's program.",
-    "core",
-    ("mypy", "pyright[nodejs]", *PYTEST),
-    "tests/packaging/typed",
-)
-suite(
-    "old-plugin", "A plugin for the API level before this core's, and one for the level after, are left out and named.",
-    "core cli relay-shm", ("build", "hatchling"), "tests/packaging/old_plugin/check.py",
-)  # fmt: skip
+# fmt: off
+add("bare", "omni-core alone, on every supported Python: no torch, no plugin, and plain functions still make a pipeline.",
+    "core", PYTEST, "tests/packaging/bare")
+add("types", "mypy and pyright over a user's program.",
+    "core", ("mypy", "pyright[nodejs]", *PYTEST), "tests/packaging/typed")
+add("old-plugin", "A plugin for the API level before this core's, and one for the level after, are left out and named.",
+    "core cli relay-shm", ("build", "hatchling"), "tests/packaging/old_plugin/check.py")
+add("kernels", "The Triton kernels in Triton's interpreter, and compiled for GPUs that are not there.",
+    "core torch testing kernels", (*PYTEST, "triton==3.9.0"), "tests/omni_kernels", "-n", "2", TRITON_INTERPRET="1")
+add("ray", "Pipelines on a Ray cluster of three nodes on this machine.",
+    "core torch testing cli launchers[ray] relay-nixl qwen3 demo", (*PYTEST, NIXL), "tests/omni_launchers/ray")
+add("attacks", "Attacks on `omni serve demo`, beside a tenant whose requests must all be answered.",
+    "core demo serve", ("aiohttp", "websockets", "pillow"), "tests/attacks/run.py")
+add("faults", "The table of faults: what becomes of good requests beside harm of every kind.",
+    "core torch relay-shm", ("psutil",), "tests/faults/table/run.py")
+# fmt: on
 
 
 @nox.session(requires=BUILT)
@@ -259,10 +218,8 @@ def sglang(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_sglang/constraints.txt")
     session.install("-c", pins, "torch", "pytest-xdist")
     session.install("--no-deps", "-r", pins)  # Its other requirements are kernels for GPUs.
-    ours = wheels(
-        *(f"omni-{name}" for name in ("core", "cli", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"))
-    )
-    session.install("--no-deps", "--force-reinstall", *ours)
+    ours = ["core", "cli", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
+    session.install("--no-deps", "--force-reinstall", *wheels(*(f"omni-{name}" for name in ours)))
     pytest(session, "tests/omni_sglang", "-n", "2", "--dist", "worksteal", OMNI_ORACLE_PACKAGES="")
 
 
@@ -281,13 +238,6 @@ def clients(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_serve/clients/constraints.txt")
     install(session, "omni-core", "omni-relay-shm", "omni-serve", extra=("-r", pins), bounds=("-c", pins))
     pytest(session, "tests/omni_serve/clients")
-
-
-@nox.session(requires=BUILT, python=pythons())
-def bare(session: nox.Session) -> None:
-    """omni-core alone, on every supported Python: no torch, no plugin, and plain functions still make a pipeline."""
-    install(session, "omni-core", extra=PYTEST)
-    pytest(session, "tests/packaging/bare")
 
 
 @nox.session(requires=BUILT)
@@ -319,9 +269,8 @@ def lowest(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """The examples of third parties' distributions pass their own tests."""
     install(session, "omni-core", "omni-qwen3", "omni-diffusion", extra=("hatchling", "pytest-asyncio"))
-    session.install(
-        *CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *(f"{each}[test]" for each in EXAMPLES)
-    )
+    built = [f"{each}[test]" for each in EXAMPLES]
+    session.install(*CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *built)
     for example in EXAMPLES:
         with session.chdir(example):
             session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
@@ -345,47 +294,27 @@ def template(session: nox.Session) -> None:
 @nox.session(requires=BUILT)
 def site(session: nox.Session) -> None:
     """Every page of the site, and the server's page, in headless Chromium: that of OMNI_CHROMIUM, one on the PATH, or one from npm."""
-    browser = os.environ.get("OMNI_CHROMIUM") or next(
-        filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
-    )
-    install(
-        session,
-        "omni-core",
-        "omni-relay-shm",
-        "omni-serve",
-        extra=(*PYTEST, "mkdocs-material", "playwright", "httpx2", "openai"),
-    )
+    found = filter(None, map(shutil.which, ("chromium", "google-chrome")))
+    browser = os.environ.get("OMNI_CHROMIUM") or next(found, None)
+    tools = (*PYTEST, "mkdocs-material", "playwright", "httpx2", "openai")
+    install(session, "omni-core", "omni-relay-shm", "omni-serve", extra=tools)
     folder = Path(session.virtualenv.location)
-    session.run(
-        "mkdocs", "build", "--strict", "-q", "--site-dir", str(folder / "site"), env={"NO_MKDOCS_2_WARNING": "1"}
-    )
+    session.run(*SITE, "--site-dir", str(folder / "site"), env={"NO_MKDOCS_2_WARNING": "1"})
     if browser is None:
         session.run("npm", "install", "--silent", "--prefix", str(folder), "@sparticuz/chromium@147.0.0", external=True)
         ask = "import('@sparticuz/chromium').then(async found => console.log(await found.default.executablePath()))"
         with session.chdir(folder):
-            browser = str(
-                session.run("node", "-e", ask, external=True, silent=True, env={"TMPDIR": str(folder)})
-            ).strip()
-    pytest(
-        session, "tests/packaging/site", "tests/omni_serve/page", OMNI_SITE=str(folder / "site"), OMNI_CHROMIUM=browser
-    )
+            browser = str(session.run("node", "-e", ask, external=True, silent=True, env={"TMPDIR": str(folder)}))
+    environment = {"OMNI_SITE": str(folder / "site"), "OMNI_CHROMIUM": browser.strip()}
+    pytest(session, "tests/packaging/site", "tests/omni_serve/page", **environment)
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
     """The main job: the demo's checkpoint answers with text and speech. Arguments replace those of `omni run`."""
     session.install(*CONSTRAINTS, "hatchling")
-    needed = (
-        "core",
-        "cli",
-        "media",
-        "torch",
-        "relay-kit",
-        "relay-shm",
-        "qwen3",
-        "demo",
-    )  # No compiled kernels: they are optional.
+    # No compiled kernels: they are optional.
+    needed = ["core", "cli", "media", "torch", "relay-kit", "relay-shm", "qwen3", "demo"]
     session.install(*CONSTRAINTS, "--no-build-isolation", *(str(FOLDERS[f"omni-{name}"]) for name in needed))
-    session.run(
-        "omni", "run", *(session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"])
-    )
+    arguments = session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"]
+    session.run("omni", "run", *arguments)

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed; `nox -s site` has it")
+
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 SITE = Path(os.environ.get("OMNI_SITE", Path(__file__).parents[3] / "build" / "site"))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyright", reason="pyright is not installed; `nox -s types` has it")
+
 HERE = Path(__file__).parent
 CHECKERS = {
     "mypy": ["mypy", "--strict", "--config-file=", "--no-error-summary"],
