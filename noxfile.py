@@ -169,7 +169,7 @@ def add_full(name: str, doc: str, *paths: str) -> None:
         pytest(session, *paths, *TWO, marked="full or hypothesis", **environment)
 
     run.__doc__ = doc
-    nox.session(run, name=f"tests-{name}", requires=BUILT)
+    nox.session(name=f"tests-{name}", requires=BUILT)(run)
 
 
 OTHERS = [f"--ignore={each}" for each in (*MODELS, "tests/packaging")]

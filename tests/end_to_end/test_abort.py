@@ -55,6 +55,7 @@ def long_request(cases: dict[str, Any], name: str) -> Any:
     return request
 
 
+@pytest.mark.full
 async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_async(pipeline(checkpoints["a"])) as client:
         await client.submit(request_of(cases["image_audio_video"]))
@@ -76,7 +77,7 @@ async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path]
         assert (await client.submit(request_of(cases["text"])))["decode"].text
 
 
-@pytest.mark.parametrize("stage", ["decode", "code2wav"])
+@pytest.mark.parametrize("stage", [pytest.param("decode", marks=pytest.mark.full), "code2wav"])
 async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_async(pipeline(checkpoints["a"], initial_chunk=1, chunk=2)) as client:
         await client.submit(request_of(cases["text"]))

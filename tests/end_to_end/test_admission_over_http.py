@@ -19,6 +19,8 @@ from omni_core import OverloadedError, open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_serve import Settings, create_app
 
+pytestmark = pytest.mark.full
+
 MESSAGES = [{"role": "user", "content": "word"}]
 BODY: dict[str, Any] = {"model": "tones", "messages": MESSAGES, "pause": 0.2, "stream": True, "modalities": ["text"]}
 """Answered in one word after 0.2 s; the stage that writes makes one answer at a time."""

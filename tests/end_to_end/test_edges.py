@@ -74,7 +74,9 @@ async def test_any_rate_and_channel_count_and_bytes(checkpoints: dict[str, Path]
     assert len(as_array["decode"].token_ids) > 0
 
 
-@pytest.mark.parametrize("speaker", ["chelsie", "Ethan", "AIDEN"])
+@pytest.mark.parametrize(
+    "speaker", [pytest.param("chelsie", marks=pytest.mark.full), "Ethan", pytest.param("AIDEN", marks=pytest.mark.full)]
+)
 async def test_speakers_sound_different(speaker: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         spoken = await client.submit(request_of(cases["text"], metadata={"speaker": speaker}))

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import SHAPES, pipeline, request_of
+from tiers import few
 
 from omni_core.client import open_async
 
 WAVE_TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize("processes", ["separate", "one"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("processes", [pytest.param("separate", marks=pytest.mark.full), "one"])
+@pytest.mark.parametrize("shape", few(SHAPES, 1))
 async def test_every_modality_equals_the_reference(
     shape: str,
     processes: str,
@@ -40,7 +41,7 @@ async def test_every_modality_equals_the_reference(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 1))
 def test_the_reference_answers_are_not_degenerate(
     shape: str, cases: dict[str, Any], reference: Callable[[str], dict[str, np.ndarray]]
 ) -> None:

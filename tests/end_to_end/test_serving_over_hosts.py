@@ -26,6 +26,8 @@ httpx = pytest.importorskip("httpx2")
 from omni_launchers.hosts.curve import CurveKeys  # noqa: E402
 from omni_testing.ours.hosts import HERE, THERE, free_address  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 ONE = ("--option", "processes=one")
 TWO = (
     *ONE,

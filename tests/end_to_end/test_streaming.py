@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import pipeline, request_of
+from tiers import few
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.protocol.messages import OmniRequest
@@ -25,7 +26,7 @@ async def collect(client: AsyncPipe, request: OmniRequest) -> tuple[list[tuple[s
     return partial, final
 
 
-@pytest.mark.parametrize(("initial_chunk", "chunk"), [(1, 1), (2, 5), (4, 16), (10, 300)])
+@pytest.mark.parametrize(("initial_chunk", "chunk"), few([(1, 1), (2, 5), (4, 16), (10, 300)], 2))
 async def test_streamed_audio_and_text_concatenate_to_the_one_shot_reply(
     initial_chunk: int, chunk: int, checkpoints: dict[str, Path], cases: dict[str, Any]
 ) -> None:

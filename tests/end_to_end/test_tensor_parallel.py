@@ -13,6 +13,7 @@ import pytest
 import torch
 from attrs import evolve
 from harness import mixed, pipeline, request_of
+from tiers import few
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig
@@ -47,8 +48,10 @@ async def steps_of_both(client: AsyncPipe) -> int:
                 return int(first)
 
 
-@pytest.mark.parametrize("expert_parallel", [False, True], ids=["slices of experts", "whole experts"])
-@pytest.mark.parametrize("shape", ["a", "b"])  # two key/value heads, one for each rank; one, which both ranks hold
+@pytest.mark.parametrize("expert_parallel", few([False, True], 1), ids=["slices of experts", "whole experts"])
+@pytest.mark.parametrize(
+    "shape", few(["a", "b"], 1)
+)  # two key/value heads, one for each rank; one, which both ranks hold
 async def test_two_ranks_equal_one(
     checkpoints: dict[str, Path], cases: dict[str, Any], shape: str, expert_parallel: bool
 ) -> None:
@@ -67,6 +70,7 @@ async def test_two_ranks_equal_one(
         assert await steps_of_both(client) > 0
 
 
+@pytest.mark.full
 async def test_ranks_with_deadlines_stay_together(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     """More requests than a step holds, of listeners in more and less of a hurry: ids are those of one rank, and steps are shared."""
     requests = [
@@ -92,6 +96,7 @@ async def test_ranks_with_deadlines_stay_together(checkpoints: dict[str, Path], 
         assert await steps_of_both(client) > 0
 
 
+@pytest.mark.full
 async def test_ranks_stay_together_without_a_seed_through_aborts_and_deaths(
     checkpoints: dict[str, Path], cases: dict[str, Any]
 ) -> None:
@@ -181,6 +186,7 @@ def test_key_value_heads_are_repeated_where_there_are_fewer_than_ranks(checkpoin
     assert [(part.index, part.count) for part in parts if part is not None] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
+@pytest.mark.full
 async def test_whole_experts_of_a_checkpoint_in_bfloat16(cases: dict[str, Any], tmp_path: Path) -> None:
     folder = write_tiny_checkpoint(tmp_path / "a", dtype="bfloat16")
     requests = [request_of(cases[name]) for name in ("text", "image")]

@@ -14,6 +14,8 @@ import pytest
 
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
+pytestmark = pytest.mark.full
+
 TOY = Path(__file__).parent / "toy_distribution"
 
 PROGRAM = """

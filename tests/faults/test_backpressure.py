@@ -37,6 +37,7 @@ def torrent(folder: Path) -> PipelineConfig:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunks", [3, 12], ids=["fits the pool", "does not"])
 async def test_streams_that_keep_chunks_do_not_deadlock_on_memory(folder: Path, chunks: int) -> None:
     """Each holds shared memory and needs more; together they need more than exists, and so do the long ones alone."""
@@ -80,6 +81,7 @@ async def test_branches_that_fill_their_pools_do_not_deadlock_in_a_join(folder: 
         await Watched(client).rest()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("nbytes", [16, 60_000])
 async def test_a_suspended_consumer_loses_no_chunk(folder: Path, nbytes: int) -> None:
     """Many more chunks than fit into its sockets wait for it, in bounded memory, and arrive in order afterwards."""
@@ -103,6 +105,7 @@ async def test_a_suspended_consumer_loses_no_chunk(folder: Path, nbytes: int) ->
         await Watched(client).rest()
 
 
+@pytest.mark.full
 async def test_pending_chunks_are_dropped_with_their_request(folder: Path) -> None:
     """Streams blocked by a suspended consumer reach their deadlines, are aborted or cancelled, and leave nothing
     behind.

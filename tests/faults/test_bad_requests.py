@@ -95,7 +95,9 @@ class Case:
         assert (caught.value.stage, caught.value.error_type) == (self.stage, self.error_type), self
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
+@pytest.mark.parametrize(
+    "together", [False, pytest.param(True, marks=pytest.mark.full)], ids=["own processes", "one process"]
+)
 @pytest.mark.parametrize(
     ("make", "right", "rows"),
     [(branching, right_branching, BRANCHING), (streaming, right_streaming, STREAMING)],
@@ -118,6 +120,7 @@ async def test_a_misbehaving_request_fails_alone(
         await pipeline.as_before()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
 async def test_an_error_message_that_never_returns_is_bounded(folder: Path, together: bool) -> None:
     async with open_async(branching(folder, together)) as client:
@@ -165,6 +168,7 @@ async def test_a_request_that_kills_its_process_fails_alone(folder: Path, togeth
         assert (await client.statistics())["coordinator"]["requests"]["retried"] == retried, "it had no company"
 
 
+@pytest.mark.full
 async def test_a_failed_request_frees_its_shared_memory(folder: Path) -> None:
     """Tests reference counts, with garbage collection off: no error may be in a cycle with the payload that caused it."""
     config = make_pipeline(
@@ -196,6 +200,7 @@ async def test_data_that_looks_like_codec_internals_stays_data(folder: Path) -> 
         assert not load.failed
 
 
+@pytest.mark.full
 async def test_tensors_in_final_results_arrive(folder: Path) -> None:
     only = StageConfig(name="only", factory="fault_stages:vector_at_the_end", process="only", terminal=True)
 
@@ -209,6 +214,7 @@ async def test_tensors_in_final_results_arrive(folder: Path) -> None:
         await pipeline.as_before()
 
 
+@pytest.mark.full
 async def test_ids_are_used_once(folder: Path) -> None:
     async with watched(branching(folder), right_branching) as (pipeline, load):
         client = pipeline.client
@@ -235,6 +241,7 @@ async def test_ids_are_used_once(folder: Path) -> None:
         await pipeline.as_before()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "right"), [(branching, right_branching), (streaming, right_streaming)], ids=["branching", "streaming"]
 )

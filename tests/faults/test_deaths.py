@@ -27,6 +27,7 @@ from fault_harness import (
 )
 from leftovers import shared_memory
 from pipelines import make_pipeline
+from tiers import few
 
 from omni_core.client import open_async
 from omni_core.config.schema import RestartConfig, StageConfig
@@ -86,7 +87,7 @@ async def test_only_requests_of_the_dead_process_fail_and_soon(folder: Path, mon
         assert all(right_branching(n, each) for n, each in enumerate(answers, 5))
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", few(reversed(STAGES), 1))
 async def test_retries_hide_a_death(folder: Path, name: str) -> None:
     async with watched(branching(folder, retries=2), right_branching) as (pipeline, load):
         async with load.running():
@@ -114,7 +115,7 @@ async def test_a_failed_stage_serves_again_when_the_window_has_passed(folder: Pa
         assert answer["work"]["path"] == ["start", "work"]
 
 
-@pytest.mark.parametrize("kind", ["die", "die politely"])
+@pytest.mark.parametrize("kind", ["die", pytest.param("die politely", marks=pytest.mark.full)])
 async def test_repeated_deaths_fail_the_stage(folder: Path, kind: str) -> None:
     restart = RestartConfig(limit=2, backoff=0.05)
     config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), restart=restart)
@@ -238,6 +239,7 @@ async def test_a_full_disk_fails_what_needs_it(folder: Path) -> None:
         await pipeline.as_before()
 
 
+@pytest.mark.full
 async def test_the_coordinators_event_loop_is_never_blocked(folder: Path) -> None:
     with standstills() as seen:
         async with watched(branching(folder), right_branching) as (pipeline, load):
@@ -256,6 +258,7 @@ async def test_the_coordinators_event_loop_is_never_blocked(folder: Path) -> Non
             assert max(seen) > (0.1, ""), "a loop that stands still is not seen"
 
 
+@pytest.mark.full
 async def test_the_first_tensor_does_not_block_a_loop_without_torch(folder: Path) -> None:
     """In a parent that has not imported torch; inputs and results hold tensors, and other requests go on meanwhile."""
     script = f"""

@@ -33,6 +33,7 @@ class Steps(list[str]):
 
 
 # --- under load ----------------------------------------------------------------------------------------------------------
+@pytest.mark.full
 async def test_every_stage_is_replaced_and_one_scaled_under_load_and_no_request_notices(folder: Path) -> None:
     async with open_async(branching(folder)) as pipe, Load(pipe, right_branching).running() as load:
         before = pipe.process_ids
@@ -48,6 +49,7 @@ async def test_every_stage_is_replaced_and_one_scaled_under_load_and_no_request_
     assert load.failed == []
 
 
+@pytest.mark.full
 async def test_streams_between_stages_and_processes_of_several_stages(folder: Path) -> None:
     async with open_async(streaming(folder, together=True)) as pipe, Load(pipe, right_streaming).running() as load:
         with pytest.raises(ConfigError, match="stage 'consume' shares the process 'all' with produce"):
@@ -59,6 +61,7 @@ async def test_streams_between_stages_and_processes_of_several_stages(folder: Pa
     assert load.failed == []
 
 
+@pytest.mark.full
 async def test_streams_to_clients_are_not_cut(folder: Path) -> None:
     config = make_pipeline(
         folder,
@@ -98,6 +101,7 @@ REFUSED: list[tuple[dict[str, Any], type[OmniError], str]] = [
 ]
 
 
+@pytest.mark.full
 async def test_a_replacement_that_does_not_start_says_why_and_the_old_unit_serves(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         config, pids = pipe.config, pipe.process_ids
@@ -140,6 +144,7 @@ async def test_another_process_that_dies_while_a_unit_joins_knows_it_all_the_sam
         assert (await ask(pipe))["mark"] == "old"
 
 
+@pytest.mark.full
 async def test_a_process_that_does_not_answer_stops_an_operation_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +190,7 @@ async def test_what_a_killed_draining_unit_held_is_run_again_by_the_new_one(fold
         assert set(pipe.health()) == {"begin", "work.1"}
 
 
+@pytest.mark.full
 async def test_a_request_that_is_aborted_while_its_unit_drains_ends_there(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         tasks, steps = await held(pipe, 2, folder / "go"), Steps()
@@ -200,6 +206,7 @@ async def test_a_request_that_is_aborted_while_its_unit_drains_ends_there(folder
 
 
 # --- whole states --------------------------------------------------------------------------------------------------------------
+@pytest.mark.full
 async def test_an_operation_that_is_cancelled_before_the_new_unit_serves_changes_nothing(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         building, pids = folder / "building", pipe.process_ids
@@ -213,6 +220,7 @@ async def test_an_operation_that_is_cancelled_before_the_new_unit_serves_changes
         building.unlink()
 
 
+@pytest.mark.full
 async def test_an_operation_that_is_cancelled_later_lets_the_old_unit_finish(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         tasks, steps = await held(pipe, 1, folder / "go"), Steps()
@@ -229,6 +237,7 @@ async def test_an_operation_that_is_cancelled_later_lets_the_old_unit_finish(fol
         await until(lambda: set(pipe.health()) == {"begin", "work.2"})
 
 
+@pytest.mark.full
 async def test_a_second_operation_is_refused_and_names_the_first(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         (task,), steps = await held(pipe, 1, folder / "go"), Steps()
@@ -243,6 +252,7 @@ async def test_a_second_operation_is_refused_and_names_the_first(folder: Path) -
         assert (await pipe.scale("begin", 2)).started == ["begin.1"]
 
 
+@pytest.mark.full
 async def test_a_pipeline_that_is_closed_meanwhile_ends_in_order(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         building = folder / "building"
@@ -254,6 +264,7 @@ async def test_a_pipeline_that_is_closed_meanwhile_ends_in_order(folder: Path) -
 
 
 # --- numbers of replicas ------------------------------------------------------------------------------------------------------
+@pytest.mark.full
 async def test_bounds_of_scaling(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         for count in (0, -1):
@@ -273,6 +284,7 @@ async def test_bounds_of_scaling(folder: Path) -> None:
         assert pipe.config.stage("work").replicas == 2
 
 
+@pytest.mark.full
 async def test_requests_with_a_key_stay_where_they_are(folder: Path) -> None:
     async with open_async(two(folder, affinity_key="session", replicas=3)) as pipe:
 
@@ -295,6 +307,7 @@ async def test_requests_with_a_key_stay_where_they_are(folder: Path) -> None:
         assert [before.index(each) for each in before] == [after.index(each) for each in after], "keys stay together"
 
 
+@pytest.mark.full
 async def test_the_least_busy_replica_gets_the_next_request(folder: Path) -> None:
     async with open_async(two(folder, balance="least_busy", replicas=2)) as pipe:
         slow = asyncio.create_task(ask(pipe, until=str(folder / "go")))
@@ -305,6 +318,7 @@ async def test_the_least_busy_replica_gets_the_next_request(folder: Path) -> Non
         assert (await slow)["pid"] not in {answer["pid"] for answer in quick}
 
 
+@pytest.mark.full
 async def test_a_balance_of_ones_own(folder: Path) -> None:
     async with open_async(two(folder, balance="live_stages:by_parity", replicas=2)) as pipe:
         answers = [await ask(pipe, n=n) for n in range(8)]
@@ -313,6 +327,7 @@ async def test_a_balance_of_ones_own(folder: Path) -> None:
         )
 
 
+@pytest.mark.full
 async def test_a_stage_scales_with_its_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_cli.live.autoscaler.LOOK_SECONDS", 0.1)
     autoscale = {"max": 3, "queue_seconds": 0.2, "after": 0.1, "idle_seconds": 0.3}

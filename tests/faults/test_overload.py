@@ -22,6 +22,7 @@ from omni_core.protocol.messages import OmniRequest
 MIB = 2**20
 
 
+@pytest.mark.full
 async def test_a_slow_sink_does_not_increase_memory(folder: Path) -> None:
     """400 requests of 1 MB into a stage that takes 20 ms each: the stage buffers nothing, and most of the 400 MB are
     not made before there is room for them.
@@ -71,6 +72,7 @@ async def test_more_than_the_limit_is_refused_at_once_with_a_hint(folder: Path) 
         assert (await client.statistics())["coordinator"]["requests"]["refused"] == 20
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", ["start", "work", "left", "join"])
 async def test_a_deadline_holds_in_every_queue(folder: Path, stage: str) -> None:
     """Requests wait behind a slow one, in each stage in turn; those with a timeout leave when it is over."""
@@ -93,6 +95,7 @@ async def test_a_deadline_holds_in_every_queue(folder: Path, stage: str) -> None
         await pipeline.as_before()
 
 
+@pytest.mark.full
 async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> None:
     config = make_pipeline(
         folder,
@@ -125,6 +128,7 @@ async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> 
         await pipeline.as_before()
 
 
+@pytest.mark.full
 async def test_a_parent_does_not_grow_with_the_number_of_requests(folder: Path) -> None:
     """Runs in a separate interpreter, which remembers less of past requests: 4,000 ids in place of 20,000, and 1,000 messages to a stage in
     place of 10,000. These fill every bounded record, and 12,000 more requests add no memory, neither objects nor pages.
@@ -143,6 +147,7 @@ asyncio.run(growth.print_growth(Path({str(folder)!r})))
     assert nbytes < 1.5 * MIB
 
 
+@pytest.mark.full
 async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:
     async with watched(branching(folder), right_branching) as (pipeline, _):
         for stage in ("start", "left", "join"):
@@ -155,6 +160,7 @@ async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:
         await pipeline.as_before()
 
 
+@pytest.mark.full
 async def test_a_deadline_ends_a_stream_that_is_being_read(folder: Path) -> None:
     """The client has read part of the reply; the stages stop, and messages that they still send are dropped."""
     config = make_pipeline(folder, StageConfig(name="drip", factory="fault_stages:Drip", process="drip", terminal=True))

@@ -64,6 +64,7 @@ async def test_a_scheduler_whose_loop_ends_is_restarted(folder: Path, kind: str,
         assert client.health()["start"]["restarts"] == 0
 
 
+@pytest.mark.full
 async def test_what_is_sent_to_a_process_that_is_being_built_is_not_lost_with_it(folder: Path) -> None:
     """The sender is new as well and does not know of the death: only a refused connection can make it wait."""
     config = make_pipeline(
@@ -92,7 +93,7 @@ async def test_what_is_sent_to_a_process_that_is_being_built_is_not_lost_with_it
         assert client.health()["work"]["restarts"] == 2
 
 
-@pytest.mark.parametrize("name", ["make", "check"])
+@pytest.mark.parametrize("name", ["make", pytest.param("check", marks=pytest.mark.full)])
 async def test_retries_hide_the_death_of_either_end_of_a_relay(folder: Path, name: str) -> None:
     """Includes the case that a message of the dead sender has arrived whose shared memory is gone."""
     config = relayed(folder, retries=10, restart=RestartConfig(limit=100, backoff=0.05))
@@ -115,7 +116,7 @@ async def test_without_retries_the_death_of_a_sender_is_reported_as_one(folder: 
         blamed(load.failed, "make", "check")
 
 
-@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("retries", [0, pytest.param(1, marks=pytest.mark.full)])
 async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retries: int) -> None:
     """The message is in the reader's socket; the bytes were in the memory of a process that the reader never connected
     to.
@@ -141,6 +142,7 @@ async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retr
         assert (caught.value.stage, caught.value.error_type) == ("make", "ProcessDied")
 
 
+@pytest.mark.full
 async def test_a_second_death_before_all_reports_of_the_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its successor serves once they have come, and may die before."""
     monkeypatch.setattr(deaths, "REPORT_SECONDS", 3.0)
@@ -212,6 +214,7 @@ async def test_slots_of_a_dead_reader_are_freed(folder: Path) -> None:
         await Watched(client).rest()
 
 
+@pytest.mark.full
 async def test_a_clients_id_is_never_taken_for_a_retry(folder: Path) -> None:
     """Clients may choose any ids, because a second attempt has another name inside the pipeline."""
     config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), retries=1)
@@ -234,7 +237,7 @@ async def test_a_clients_id_is_never_taken_for_a_retry(folder: Path) -> None:
         assert await asyncio.wait_for(asyncio.gather(first, *others), 2 * SOON) == list(range(1, len(others) + 2))
 
 
-@pytest.mark.parametrize("name", ["start", "work"])
+@pytest.mark.parametrize("name", [pytest.param("start", marks=pytest.mark.full), "work"])
 async def test_a_failed_stage_is_reported_wherever_it_is(folder: Path, name: str) -> None:
     config = make_pipeline(
         folder, step("start", next="work"), step("work", terminal=True), restart=RestartConfig(limit=0)

@@ -26,7 +26,7 @@ async def settled(made: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize("factory", ["make", "Puts"])
+@pytest.mark.parametrize("factory", ["make", pytest.param("Puts", marks=pytest.mark.full)])
 async def test_a_client_that_reads_slowly_holds_up_its_stage(folder: Path, factory: str) -> None:
     stage = StageConfig(name="out", factory=f"slow_reader_stages:{factory}", process="out", terminal=True)
     async with open_async(make_pipeline(folder, step("start", next="out"), stage)) as client:
@@ -42,6 +42,7 @@ async def test_a_client_that_reads_slowly_holds_up_its_stage(folder: Path, facto
         assert seen == list(range(1, 121))
 
 
+@pytest.mark.full
 async def test_a_stage_that_reads_slowly_holds_up_the_one_before(folder: Path) -> None:
     config = make_pipeline(
         folder,
@@ -69,6 +70,7 @@ async def test_a_stage_that_reads_slowly_holds_up_the_one_before(folder: Path) -
         assert (await answer)["slow"]["seen"] == [number % 250 for number in range(1, 201)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_generator_without_an_end_leaves_its_process_responsive(folder: Path, stream: bool) -> None:
     stage = StageConfig(name="out", factory="slow_reader_stages:make", process="p", terminal=True)

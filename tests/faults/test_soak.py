@@ -27,6 +27,8 @@ from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, 
 from omni_core.errors import OmniError, RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
+pytestmark = pytest.mark.full
+
 SIZES = (100, 5_000, 60_000, 300_000, 4_000_000)
 SPREAD_BYTES = 96 * 2**20
 """The memory that a process may have more than its predecessor: a random number of 4 MB tensors waits in it for room in

@@ -63,6 +63,7 @@ async def test_commands_replace_and_scale(folder: Path) -> None:
         assert (code, errors) == (1, "Error: --set env.A: given twice\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_a_signal_before_the_new_unit_serves_leaves_the_old_one(
     folder: Path, number: signal.Signals, code: int
@@ -79,6 +80,7 @@ async def test_a_signal_before_the_new_unit_serves_leaves_the_old_one(
         building.unlink()
 
 
+@pytest.mark.full
 async def test_a_signal_later_lets_the_old_unit_drain(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         (task,) = await held(pipe, 1, folder / "go")
@@ -93,6 +95,7 @@ async def test_a_signal_later_lets_the_old_unit_drain(folder: Path) -> None:
         await until(lambda: set(pipe.health()) == {"begin", "work.1"})
 
 
+@pytest.mark.full
 async def test_an_operation_goes_on_when_its_command_is_killed(folder: Path) -> None:
     async with open_async(two(folder)) as pipe:
         (task,) = await held(pipe, 1, folder / "go")

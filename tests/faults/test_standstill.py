@@ -45,6 +45,7 @@ async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder
         assert client.process_ids["start"] == pids["start"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("factory", "how"), [("act", "sleep"), ("act", "hold the GIL"), ("Turns", "lock"), ("Own", "spin")]
 )
@@ -63,6 +64,7 @@ async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
         await serves(client)
 
 
+@pytest.mark.full
 async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 8.0)
     config = make_pipeline(folder, step("only", terminal=True, compute_timeout=10.0))
@@ -76,6 +78,7 @@ async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monke
         assert client.health()["only"]["restarts"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("factory", ["Turns", "Own"])
 async def test_a_step_of_any_scheduler_that_never_ends_is_noticed(folder: Path, factory: str) -> None:
     async with open_async(acting(folder, factory, compute_timeout=2.0)) as client:
@@ -109,6 +112,7 @@ async def test_closed_descriptors_leave_no_process_behind(
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.full
 async def test_a_flood_on_stderr_without_a_line_break(folder: Path) -> None:
     async with open_async(acting(folder)) as client:
         await serves(client)
@@ -153,7 +157,7 @@ def ranked(folder: Path) -> PipelineConfig:
     return make_pipeline(folder, StageConfig(name="act", factory="standstill_stages:summed", **fields))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.full)])
 async def test_a_rank_that_fails_alone_ends_its_stage(folder: Path, rank: int) -> None:
     async with open_async(ranked(folder)) as client:
         assert (await client.submit(OmniRequest({"n": 2})))["act"] == {"n": 4.0}
@@ -166,6 +170,7 @@ async def test_a_rank_that_fails_alone_ends_its_stage(folder: Path, rank: int) -
         assert (await asyncio.wait_for(client.submit(OmniRequest({"n": 3})), 2 * SOON))["act"] == {"n": 6.0}
 
 
+@pytest.mark.full
 async def test_ranks_that_fail_together_continue(folder: Path) -> None:
     async with open_async(ranked(folder)) as client:
         with pytest.raises(RequestFailedError, match="alone"):
@@ -175,6 +180,7 @@ async def test_ranks_that_fail_together_continue(folder: Path) -> None:
         assert client.health()["act"]["restarts"] == 0
 
 
+@pytest.mark.full
 async def test_a_merge_that_cannot_be_sent_to_the_ranks_fails_its_request_alone(folder: Path) -> None:
     config = make_pipeline(
         folder,

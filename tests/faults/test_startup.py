@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.full
+
 MARK = "OMNI_FAULT_TEST"
 MOMENTS = [0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0, 1.3, 1.7, 2.5]
 """Seconds after the start: before there is an event loop, while children import, while they build, while it runs."""

@@ -92,6 +92,7 @@ async def test_the_entry_stage_need_not_come_first(run_folder: Path) -> None:
         assert (await client.submit(OmniRequest({"a": 1}))) == {"last": {"a": 1}}
 
 
+@pytest.mark.full
 async def test_stream_done_to_fn_ends_the_streams_that_were_begun(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
@@ -207,6 +208,7 @@ async def test_a_timeout_names_the_source_whose_stream_does_not_end(run_folder: 
             await client.submit(OmniRequest({"to": ["upper"]}, timeout=2.0))
 
 
+@pytest.mark.full
 async def test_dead_replicas_refuse_only_requests_that_need_them(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,

@@ -90,6 +90,7 @@ async def test_a_pipeline_over_two_hosts_answers_and_leaves_nothing(
             await total(client, 7)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["nixl", "mooncake"])
 async def test_large_payloads_use_a_relay_between_hosts(name: str, folder: Path, key_file: Path, on_path: None) -> None:
     problems = {each.name: problem for _, each, _, problem in load_plugins().check()}
@@ -118,6 +119,7 @@ async def test_a_death_on_the_other_host_is_an_error_that_names_it_and_is_repair
         await asyncio.wait_for(total(client, 11), SECONDS)
 
 
+@pytest.mark.full
 async def test_requests_fail_when_their_host_is_lost(folder: Path, key_file: Path, on_path: None) -> None:
     async with (
         host_server(key_file) as (address, server),
@@ -136,6 +138,7 @@ async def test_requests_fail_when_their_host_is_lost(folder: Path, key_file: Pat
         await removed(folders)
 
 
+@pytest.mark.full
 async def test_a_killed_runner_leaves_nothing_on_the_other_host(folder: Path, key_file: Path, on_path: None) -> None:
     async with host_server(key_file) as (address, server):
         script = (
@@ -214,6 +217,7 @@ def _cleaned(line: list[str]) -> Path:
     return Path(line[line.index("omni-directory-cleaner") + 1])
 
 
+@pytest.mark.full
 async def test_another_key_is_refused(folder: Path, key_file: Path, on_path: None) -> None:
     CurveKeys.new().write(folder / "other.key")
     async with host_server(key_file) as (address, server):

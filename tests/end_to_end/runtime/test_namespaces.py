@@ -17,6 +17,8 @@ import pytest
 
 from omni_core.plugins import load_plugins
 
+pytestmark = pytest.mark.full
+
 A, B = "10.197.31.1", "10.197.31.2"
 
 

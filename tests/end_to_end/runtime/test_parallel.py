@@ -44,7 +44,7 @@ async def equal_logs(folder: Path, size: int) -> list[str]:
     return logs
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.full)])
 async def test_ranks_share_the_work_and_make_the_same_decisions(run_folder: Path, size: int) -> None:
     async with open_async(parallel(run_folder, size)) as client:
         assert set(client.process_ids) == {"start", *(f"linear_tp{rank}" for rank in range(size))}
@@ -62,6 +62,7 @@ async def test_ranks_share_the_work_and_make_the_same_decisions(run_folder: Path
             (run_folder / f"rank{rank}").unlink()
 
 
+@pytest.mark.full
 async def test_aborts_reach_every_rank_in_the_same_order(run_folder: Path) -> None:
     chance = random.Random(1)
     async with open_async(parallel(run_folder, 2)) as client:
@@ -99,6 +100,7 @@ async def test_a_dead_rank_restarts_all_ranks_of_its_stage(run_folder: Path, vic
         (run_folder / f"rank{rank}").unlink()
 
 
+@pytest.mark.full
 async def test_a_rank_that_starts_late_gets_every_message(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
@@ -155,6 +157,7 @@ async def test_replicas_take_turns_and_keys_stick(run_folder: Path) -> None:
             assert (reply["work"]["replica"] == home) == (home != gone)
 
 
+@pytest.mark.full
 async def test_a_dead_replica_fails_only_its_own_requests(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
@@ -173,6 +176,7 @@ async def test_a_dead_replica_fails_only_its_own_requests(run_folder: Path) -> N
         assert len(again) == 10
 
 
+@pytest.mark.full
 async def test_streams_and_fan_in_of_a_request_reach_one_replica(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,

@@ -156,6 +156,7 @@ async def test_a_trace_shows_every_phase_of_every_stage(run_folder: Path, tmp_pa
     assert not [e for e in events if e.get("args", {}).get("request") == "before"]
 
 
+@pytest.mark.full
 async def test_every_arrow_of_a_streamed_request_arrives(run_folder: Path, tmp_path: Path) -> None:
     async with open_async(streaming(run_folder)) as client:
         await client.start_profile()
@@ -169,6 +170,7 @@ async def test_every_arrow_of_a_streamed_request_arrives(run_folder: Path, tmp_p
     assert arrows.starts.keys() == arrows.ends.keys()
 
 
+@pytest.mark.full
 async def test_profiles_can_be_repeated_and_misuse_is_an_error(run_folder: Path, tmp_path: Path) -> None:
     async with open_async(streaming(run_folder)) as client:
         with pytest.raises(OmniError, match="start one first"):
@@ -187,6 +189,7 @@ async def test_profiles_can_be_repeated_and_misuse_is_an_error(run_folder: Path,
             await client.stop_profile(tmp_path / "no folder" / "t.json")
 
 
+@pytest.mark.full
 async def test_torch_operations_use_the_same_clock(run_folder: Path, tmp_path: Path) -> None:
     config = make_pipeline(
         run_folder,

@@ -49,7 +49,7 @@ def asking(**inputs: Any) -> OmniRequest:
     return OmniRequest(inputs=inputs)
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", [pytest.param(True, marks=pytest.mark.full), False])
 async def test_three_stages_answer(tmp_path: Path, together: bool) -> None:
     async with open_async(three(tmp_path, together)) as client:
         answer = (await client.submit(asking(a=1, b=(1, 2))))["end"]
@@ -60,7 +60,7 @@ async def test_three_stages_answer(tmp_path: Path, together: bool) -> None:
         assert [each["end"]["n"] for each in answers] == list(range(200))
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", [pytest.param(True, marks=pytest.mark.full), False])
 @pytest.mark.parametrize(
     ("poison", "error_type"),
     [
@@ -126,7 +126,7 @@ async def test_projections_shape_the_payload_and_their_errors_are_contained(tmp_
             await client.submit(asking(n=1))
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.full)])
 async def test_fan_in_waits_for_the_active_stages_only(tmp_path: Path, together: bool) -> None:
     where = {"process": "all"} if together else {}
     config = pipeline(
@@ -162,7 +162,9 @@ async def test_fan_in_waits_for_the_active_stages_only(tmp_path: Path, together:
 
 
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("size", [0, 100, 200_000])
+@pytest.mark.parametrize(
+    "size", [pytest.param(0, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.full), 200_000]
+)
 async def test_streams_arrive_whole_and_in_order(tmp_path: Path, together: bool, size: int) -> None:
     where = {"process": "all"} if together else {}
     config = pipeline(
@@ -222,6 +224,7 @@ async def test_terminal_stages_fn_chooses_and_several_terminals_merge(tmp_path: 
             await client.submit(OmniRequest(inputs={"n": 1}, metadata={"terminals": ["nowhere"]}))
 
 
+@pytest.mark.full
 async def test_abort_and_cancel_and_timeout_free_the_pipeline(tmp_path: Path) -> None:
     async with open_async(three(tmp_path)) as client:
         busy = asyncio.create_task(client.submit(asking(sleep=1.5), "busy"))
@@ -244,6 +247,7 @@ async def test_abort_and_cancel_and_timeout_free_the_pipeline(tmp_path: Path) ->
         assert resting == {"start": 0, "middle": 0, "end": 0}
 
 
+@pytest.mark.full
 async def test_admission_is_bounded(tmp_path: Path) -> None:
     async with open_async(three(tmp_path), max_in_flight=4) as client:
         tasks = [asyncio.create_task(client.submit(asking(sleep=0.3))) for _ in range(6)]

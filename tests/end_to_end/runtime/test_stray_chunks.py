@@ -16,7 +16,9 @@ from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
 
-@pytest.mark.parametrize("process", ["all", None], ids=["one process", "own processes"])
+@pytest.mark.parametrize(
+    "process", [pytest.param("all", marks=pytest.mark.full), None], ids=["one process", "own processes"]
+)
 async def test_a_stage_that_streams_without_stream_to_fails_the_request_that_streams(
     run_folder: Path, process: str | None
 ) -> None:

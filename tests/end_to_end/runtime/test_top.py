@@ -60,6 +60,7 @@ async def test_once_and_json(run_folder: Path) -> None:
         assert document["statistics"]["a"]["start"]["edge.end.messages"] == 5
 
 
+@pytest.mark.full
 async def test_watching_does_not_slow_the_pipeline_and_a_killed_watcher_leaves_nothing(run_folder: Path) -> None:
     async with open_async(two(run_folder)) as client:
         await client.submit(OmniRequest({"n": 0}))
@@ -81,6 +82,7 @@ async def test_watching_does_not_slow_the_pipeline_and_a_killed_watcher_leaves_n
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.full
 async def test_rates_are_since_the_last_report(run_folder: Path) -> None:
     async with open_async(two(run_folder)) as client:
         (folder,) = running(run_folder)

@@ -52,13 +52,13 @@ def said(folder: Path, *command: str, way: str = "", **environment: str) -> str:
     return ended.stdout.strip()
 
 
-@pytest.mark.parametrize("way", ["forked", "fresh"])
+@pytest.mark.parametrize("way", ["forked", pytest.param("fresh", marks=pytest.mark.full)])
 def test_stage_processes_import_nothing_from_the_working_directory(folder: Path, way: str) -> None:
     assert said(folder, str(folder / "run.py"), way=way) == "HELLO"
     assert not (folder / "ran").exists(), (folder / "ran").read_text()
 
 
-@pytest.mark.parametrize("way", ["forked", "fresh"])
+@pytest.mark.parametrize("way", ["forked", pytest.param("fresh", marks=pytest.mark.full)])
 def test_stages_of_a_program_in_the_working_directory_are_found(folder: Path, way: str) -> None:
     for name in NAMES:
         (folder / f"here/{name}.py").unlink()

@@ -18,6 +18,8 @@ from omni_core.config.schema import LauncherConfig
 from omni_core.errors import ConfigError, RequestFailedError
 from omni_core.protocol.messages import PeerCutReport
 
+pytestmark = pytest.mark.full
+
 SOON = LauncherConfig("hosts", {"silence": 1.5})
 """A host counts as lost sooner than by default, which makes a test shorter."""
 
