@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiers import few
 from tokenizers import Tokenizer
 
 from omni_core.errors import ConfigError
@@ -32,7 +33,7 @@ def test_the_same_seed_gives_the_same_bytes(tiny: dict[str, Path], tmp_path: Pat
     assert other["codec.pth"] != contents(tiny["a"])["codec.pth"]
 
 
-@pytest.mark.parametrize("shape", "abc")
+@pytest.mark.parametrize("shape", few("abc", 2))
 def test_it_is_small(tiny: dict[str, Path], shape: str) -> None:
     assert sum(path.stat().st_size for path in tiny[shape].iterdir()) < 8 * 2**20
 

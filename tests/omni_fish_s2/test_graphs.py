@@ -16,6 +16,7 @@ from fish_cases import CASES, SAMPLED, SAMPLED_CASES, SHAPES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from fish_released import RELEASED
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
+from tiers import few
 
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.frame_feedback import recordable_frame
@@ -26,8 +27,8 @@ from omni_torch.runners.graphs import EagerRecorder, Graphs
 Golden = dict[str, dict[str, np.ndarray]]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", [{}, {"max_running": 3}, {"kv_blocks": 48, "block_size": 8}], ids=str)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
+@pytest.mark.parametrize("options", few([{}, {"max_running": 3}, {"kv_blocks": 48, "block_size": 8}], 2), ids=str)
 def test_greedy_and_drawn_codes_in_one_batch_equal_the_reference(
     shape: str, options: dict[str, Any], tiny: dict[str, Path], golden: Golden
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from fish_cases import CASES, FRAMES, SAMPLED, SAMPLED_CASES, SHAPES, frames, sound
 from fish_driving import GREEDY, create_semantic_ar, inputs_of, request_message, speak
+from tiers import few
 
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder, CodecEncoder
@@ -19,7 +20,7 @@ from omni_fish_s2.slow import load_decoders
 Golden = dict[str, dict[str, np.ndarray]]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 @pytest.mark.parametrize("name", CASES)
 def test_prompts_equal_the_reference(name: str, shape: str, tiny: dict[str, Path], golden: Golden) -> None:
     """The reference's last prompt: every turn's text, and the speech of all but the last."""
@@ -38,7 +39,7 @@ def test_prompts_equal_the_reference(name: str, shape: str, tiny: dict[str, Path
         assert not expected[1:, span.stop :].any()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_greedy_codes_equal_the_reference(shape: str, tiny: dict[str, Path], golden: Golden) -> None:
     """``top_k = 1`` there, temperature 0 here; alone and all cases in one batch."""
     alone = {}
@@ -51,7 +52,7 @@ def test_greedy_codes_equal_the_reference(shape: str, tiny: dict[str, Path], gol
         assert np.array_equal(together[name], golden[shape][f"{name}.codes"]), name
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 @pytest.mark.parametrize("way", SAMPLED)
 def test_sampled_codes_equal_the_reference(way: str, shape: str, tiny: dict[str, Path], golden: Golden) -> None:
     """A seed gives the result of ``torch.manual_seed`` there: random numbers are drawn in the same order, batched or
@@ -67,7 +68,7 @@ def test_sampled_codes_equal_the_reference(way: str, shape: str, tiny: dict[str,
         assert np.array_equal(together[name], golden[shape][f"{name}/{way}.codes"]), name
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_the_reference_answers_are_not_degenerate(shape: str, golden: Golden) -> None:
     """Constant codes, silence or clipping would make the parity tests vacuous."""
     answers = golden[shape]
@@ -91,7 +92,7 @@ def test_some_speech_ends_by_itself(golden: Golden) -> None:
     assert ended
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_logits_equal_the_reference(shape: str, tiny: dict[str, Path], golden: Golden) -> None:
     """The slow decoder's after a prompt, and the fast one's for a frame of given codes."""
     config = read_config(tiny[shape])
@@ -120,7 +121,7 @@ def test_logits_equal_the_reference(shape: str, tiny: dict[str, Path], golden: G
     np.testing.assert_allclose(torch.stack(fast).numpy(), golden[shape]["fast logits"], atol=2e-4)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_the_codec_decodes_as_the_reference(shape: str, tiny: dict[str, Path], golden: Golden) -> None:
     file = CodecFile(tiny[shape] / "codec.pth")
     config = file.config
@@ -133,7 +134,7 @@ def test_the_codec_decodes_as_the_reference(shape: str, tiny: dict[str, Path], g
     np.testing.assert_allclose(wave, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_the_codec_encodes_as_the_reference(shape: str, tiny: dict[str, Path], golden: Golden) -> None:
     encoder = load_codec(CodecEncoder, CodecFile(tiny[shape] / "codec.pth"), dtype=torch.float32, device="cpu")
     codes = encoder(torch.from_numpy(sound(FRAMES * 2048))[None], Memory([StreamState()]))[0].T.numpy()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fish_cases import CASES, SHAPES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
+from tiers import few
 
 pytest.importorskip("omni_kernels_cpu")
 
@@ -30,7 +31,7 @@ def answers(folder: Path, sampling: dict[str, Any], **options: Any) -> tuple[dic
     return found, stage.statistics()["kernel_steps"]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_greedy_codes_are_those_of_the_reference(
     shape: str,
     tiny: dict[str, Path],
@@ -49,7 +50,7 @@ def test_greedy_codes_are_those_of_the_reference(
         assert np.array_equal(codes, golden[shape][f"{name}.codes"]), name
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 def test_drawn_codes_are_those_without_kernels(
     shape: str, stored: str, tmp_path: Path, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch

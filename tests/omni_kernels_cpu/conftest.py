@@ -1,4 +1,4 @@
-"""Every test that asks for ``instruction_set`` runs on each that this processor has."""
+"""Every test that asks for ``instruction_set`` runs on each that this processor has, by default on AVX2."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 from omni_kernels_cpu import library
 
-ALL = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+OTHERS = ("portable", "avx512", "avx512_bf16", "amx")
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=["avx2", *(pytest.param(each, marks=pytest.mark.full) for each in OTHERS)])
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     if not library.PATH.exists():
         pytest.skip(str(library.problem()))

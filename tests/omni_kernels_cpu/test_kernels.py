@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attrs import evolve
+from tiers import few
 
 from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
@@ -92,7 +93,7 @@ def test_products_of_every_width_and_number_of_rows(dtype: torch.dtype) -> None:
             assert error <= bound(wide), (size, count, out)
 
 
-@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 127, 129])
+@pytest.mark.parametrize("size", few([1, 2, 15, 16, 17, 127, 129], 3))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_norms_of_every_width(size: int, dtype: torch.dtype) -> None:
     x, y, weight = (
@@ -119,7 +120,7 @@ def test_nan_stays_in_its_row() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("width", [2, 16, 18, 33, 64])
+@pytest.mark.parametrize("width", few([2, 16, 18, 33, 64], 2))
 def test_attention_over_slots_reads_only_those_of_a_request(width: int, dtype: torch.dtype, threads: None) -> None:
     """Slots that no request has, and those behind a request's length, are NaN; a NaN of one request stays in it, whatever the team."""
     reference = pytest.importorskip("omni_torch.engine.attention.decode").paged_decode.reference
@@ -200,7 +201,7 @@ def test_a_row_does_not_depend_on_the_batch_or_on_threads(dtype: torch.dtype, th
         assert torch.equal(rows.experts(x, shares, chosen, gate_up, down), mixed)
 
 
-@pytest.mark.parametrize("count", [1, 7, 32, 33])
+@pytest.mark.parametrize("count", few([1, 7, 32, 33], 2))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_experts_of_one_rank(dtype: torch.dtype, count: int) -> None:
     """Choices of other experts are left out: all ranks together are the mixture, and a row without a choice is zero. Of more rows than the
@@ -339,7 +340,7 @@ def test_prompts_read_nothing_else_and_do_not_depend_on_each_other(dtype: torch.
     assert torch.equal(rows[clean], hidden[clean])
 
 
-@pytest.mark.parametrize("head_dim", [2, 16, 30, 32, 34, 80])
+@pytest.mark.parametrize("head_dim", few([2, 16, 30, 32, 34, 80], 3))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_prompts_of_odd_sizes(dtype: torch.dtype, head_dim: int) -> None:
     """Every remainder of lanes, panels and pairs, in widths, heads and positions."""
@@ -489,7 +490,7 @@ def test_coded_weights_have_the_bits_of_bfloat16(prompt: bool, size: int, thread
 
 
 @pytest.mark.parametrize("narrow", [int8, int8_groups, int4, with_zero_points, coded], ids=lambda each: each.__name__)
-@pytest.mark.parametrize("hidden", [32, 128, 384])
+@pytest.mark.parametrize("hidden", few([32, 128, 384], 2))
 def test_steps_of_more_rows_than_lanes(narrow: Callable[[Matrix], Matrix], hidden: int) -> None:
     """Two blocks of rows, all of other requests, as a step of prompts has them: each row as it is alone, and right."""
     for count in (20, 32):
@@ -656,7 +657,7 @@ def test_groups_that_the_library_does_not_multiply_go_to_the_reference() -> None
 
 
 @pytest.mark.parametrize("narrow", [int8_groups, int4, with_zero_points], ids=lambda each: each.__name__)
-@pytest.mark.parametrize("size", [96, 512, 1120])
+@pytest.mark.parametrize("size", few([96, 512, 1120], 2))
 def test_a_row_of_a_product_in_groups_does_not_depend_on_the_others(
     narrow: Callable[[Matrix], Matrix], size: int
 ) -> None:

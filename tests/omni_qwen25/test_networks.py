@@ -12,6 +12,7 @@ import pytest
 import torch
 from qwen25_released import released, released_shapes
 from qwen25_stages import through
+from tiers import few
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -77,8 +78,10 @@ def test_speeches_of_mixed_steps_lengths_and_guidance_are_as_alone(tiny: dict[st
     assert not torch.allclose(together["c"].data["mel"], together["f"].data["mel"], atol=1e-2)
 
 
-@pytest.mark.parametrize("shape", ["a", "b", "c"])
-@pytest.mark.parametrize("frames", [1, 5, 24, 50])  # less than a block; blocks of 8, 6 and 4 that are full, and not
+@pytest.mark.parametrize("shape", few(["a", "b", "c"], 2))
+@pytest.mark.parametrize(
+    "frames", few([1, 5, 24, 50], 3)
+)  # less than a block; blocks of 8, 6 and 4 that are full, and not
 def test_attention_among_blocks_equals_that_of_all_masked_pairs(tiny: dict[str, Path], shape: str, frames: int) -> None:
     network = MelNetwork(str(tiny[shape]), read_config(tiny[shape]))
     draw = torch.Generator().manual_seed(frames)

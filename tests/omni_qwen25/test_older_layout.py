@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from transformers import AutoTokenizer, Qwen2_5OmniProcessor
 
 from omni_core import open_async
@@ -34,6 +35,7 @@ async def answer(folder: Path) -> tuple[str, Any, Any, Any]:
         return made["decode"].text, made["decode"].usage, made["mel2wav"].codes, made["mel2wav"].samples
 
 
+@pytest.mark.full
 async def test_the_pipeline_answers_alike(tiny: dict[str, Path], tmp_path: Path) -> None:
     text, usage, codes, samples = await answer(write_older_layout(tiny["a"], tmp_path / "older"))
     expected_text, expected_usage, expected_codes, expected_samples = await answer(tiny["a"])

@@ -133,6 +133,7 @@ def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, psutil.Process]]:
         server.wait()
 
 
+@pytest.mark.full
 def test_served_with_a_process_per_stage(tiny: dict[str, Path], tmp_path: Path) -> None:
     with served(tiny["c"], tmp_path / "log") as (address, process):
         assert len(process.children(recursive=True)) >= 9

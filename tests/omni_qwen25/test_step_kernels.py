@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from qwen25_stages import Reply, Stages
+from tiers import few
 
 pytest.importorskip("omni_kernels_cpu")
 
@@ -32,7 +33,7 @@ def replies(folder: Path, texts: Sequence[str] = TEXTS, **engine: Any) -> tuple[
     return found, [each.statistics()["kernel_steps"] for each in (stages.thinker, stages.talker)]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("shape", ["a", "b", "c"])
+@pytest.mark.parametrize("shape", few(["a", "b", "c"], 2))
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 def test_replies_in_float32(
     shape: str, stored: str, tmp_path: Path, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch

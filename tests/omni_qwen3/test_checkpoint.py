@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiers import few
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
 from omni_core.errors import ConfigError
@@ -30,7 +31,7 @@ def test_the_same_seed_gives_the_same_bytes(tiny: dict[str, Path], tmp_path: Pat
     assert other["model-00001-of-00004.safetensors"] != contents(tiny["a"])["model-00001-of-00004.safetensors"]
 
 
-@pytest.mark.parametrize("shape", "abc")
+@pytest.mark.parametrize("shape", few("abc", 2))
 def test_transformers_loads_it_completely(tiny: dict[str, Path], shape: str) -> None:
     _, report = Qwen3OmniMoeForConditionalGeneration.from_pretrained(tiny[shape], output_loading_info=True)
     assert not report["missing_keys"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hearing import answer, heard
 from networks import reference
+from tiers import few
 
 from omni_qwen3.code2wav import Vocoder, create_code2wav
 
@@ -33,8 +34,8 @@ def one_shot(folder: Path, frames: torch.Tensor) -> torch.Tensor:
     return wave
 
 
-@pytest.mark.parametrize("shape", "abc")
-@pytest.mark.parametrize("sizes", [[FRAMES], [1] * FRAMES, [3, 7, 60], [1, 2] + [25] * 2 + [17], [69, 1]])
+@pytest.mark.parametrize("shape", few("abc", 2))
+@pytest.mark.parametrize("sizes", few([[FRAMES], [1] * FRAMES, [3, 7, 60], [1, 2] + [25] * 2 + [17], [69, 1]], 3))
 def test_every_chunking_equals_the_one_shot_decode(tiny: dict[str, Path], shape: str, sizes: list[int]) -> None:
     vocoder = Vocoder(str(tiny[shape]))
     frames = frames_of(vocoder)

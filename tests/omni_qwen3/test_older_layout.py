@@ -47,6 +47,7 @@ def older(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return write_older_layout(tiny["a"], tmp_path_factory.mktemp("older") / "checkpoint")
 
 
+@pytest.mark.full
 async def test_the_pipeline_answers_alike(tiny: dict[str, Path], older: Path, tmp_path: Path) -> None:
     newer = tmp_path / "newer"
     shutil.copytree(tiny["a"], newer)

@@ -64,6 +64,7 @@ def test_linears_experts_and_heads_are_quantized_and_the_rest_is_not(create: Cre
     assert left < 200_000, "norms, routers and gates are all that is left"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 @pytest.mark.parametrize(
     "name",

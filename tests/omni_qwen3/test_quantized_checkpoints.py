@@ -12,6 +12,7 @@ import pytest
 import torch
 from networks import LAYERS, logits_of
 from safetensors.torch import load_file, save_file
+from tiers import few
 
 from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import open_checkpoint
@@ -48,7 +49,7 @@ def load(folder: Path) -> Thinker:
 
 
 @pytest.mark.usefixtures("with_kernels")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", few(FORMATS, 6))
 def test_logits_are_those_of_the_weights_that_the_format_defines(
     tiny: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
@@ -108,7 +109,7 @@ def errors(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return relative
 
 
-@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("group", few([32, 64, 128, -1], 2))
 @pytest.mark.parametrize(
     ("method", "bits"), [("gptq", 4), ("gptq", 8), ("awq", 4), ("compressed-tensors", 4), ("compressed-tensors", 8)]
 )

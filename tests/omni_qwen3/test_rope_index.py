@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import few
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoePreTrainedModelForConditionalGeneration as Reference,
 )
@@ -95,7 +96,7 @@ def own_rule(config: QwenConfig) -> Rule:
 
 
 @pytest.mark.parametrize("use_audio_in_video", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6), 4))
 def test_random_prompts_have_the_positions_of_the_reference(
     config: QwenConfig, seed: int, use_audio_in_video: bool
 ) -> None:

@@ -18,6 +18,7 @@ import torch
 import toy_model
 from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from sglang_toy import MODEL
+from tiers import few
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
@@ -228,7 +229,7 @@ def test_a_full_pool_retracts_and_the_output_stays(sglang: Open) -> None:
     assert scheduler.statistics()["preemptions"] > 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", few(range(5), 4))
 def test_tight_pools_and_small_chunks_change_nothing(sglang: Open, seed: int) -> None:
     chance = random.Random(seed)
     jobs = [

@@ -19,6 +19,8 @@ from tutorials import Reader, check, follow
 from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "omni-pipeline-chat-echo"
 

@@ -37,11 +37,11 @@ def process() -> Process:
     return made
 
 
-@pytest.mark.parametrize("number", range(1, signal.NSIG))
-async def test_every_signal_can_be_described(number: int) -> None:
+async def test_every_signal_can_be_described() -> None:
     killed = process()
-    killed.code = -number
-    assert killed.reason.startswith(f"its process (pid 7) was killed by signal {number}")
+    for number in range(1, signal.NSIG):
+        killed.code = -number
+        assert killed.reason.startswith(f"its process (pid 7) was killed by signal {number}")
 
 
 async def test_a_signal_is_described_by_its_name_if_it_has_one() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 
 import attrs
-import pytest
 
 from omni_core.protocol import messages, registry, specs
 from omni_torch.processes import ranks
@@ -22,6 +21,7 @@ def made_in(module: ModuleType) -> list[type]:
     ]
 
 
-@pytest.mark.parametrize("message", [*made_in(messages), *made_in(specs), *RANKS], ids=lambda message: message.__name__)
-def test_a_message_is_registered(message: type) -> None:
-    assert message in registry.names
+def test_every_message_is_registered() -> None:
+    made = [*made_in(messages), *made_in(specs), *RANKS]
+    assert len(made) > 40
+    assert not [message for message in made if message not in registry.names]

@@ -16,6 +16,7 @@ import openai
 import pytest
 import pytest_asyncio
 from PIL import Image
+from tiers import few
 
 from demo_training.image.judge import look
 from demo_training.image.report import pictures, right_in, sample
@@ -46,7 +47,7 @@ def things(pixels: np.ndarray) -> list[tuple[str, str]]:
     return [(each.colour, each.shape) for each in sorted(look(pixels), key=lambda each: each.x)]
 
 
-@pytest.mark.parametrize("row", FLOORS)
+@pytest.mark.parametrize("row", few(FLOORS, 2))
 async def test_pictures_show_what_was_asked(pipe: AsyncPipe, row: str) -> None:
     right, swapped, wrong = await right_in(pipe, row, 8)
     assert right >= FLOORS[row], wrong
@@ -112,6 +113,7 @@ async def test_requests_of_one_batch_get_each_their_own_picture(pipe: AsyncPipe)
         assert np.abs(together.astype(int) - alone.astype(int)).mean() < 1
 
 
+@pytest.mark.full
 def test_the_command_line_with_a_process_per_stage(tmp_path: Path) -> None:
     out = tmp_path / "x.png"
     command = [sys.executable, "-m", "omni_core.cli", "run", "demo-image", "--option", "processes=separate", "--json"]

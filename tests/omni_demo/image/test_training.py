@@ -21,6 +21,7 @@ from omni_demo.image.words import LONGEST, numbers_of
 from omni_diffusion.pixels import to_bytes
 
 
+@pytest.mark.full
 def test_one_command_writes_a_checkpoint_like_the_one_that_is_shipped(tmp_path: Path) -> None:
     checkpoint = build(tmp_path, Steps(autoencoder=1, text=1, denoiser=1, pairs=64))
     made, shipped = load_file(checkpoint / "model.safetensors"), load_file(CHECKPOINT / "model.safetensors")

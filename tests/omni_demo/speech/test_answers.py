@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tiers import few
 
 from demo_training.speech import report
 from demo_training.speech.report import Asked
@@ -69,7 +70,7 @@ async def test_a_question_about_a_picture_or_a_sound_that_is_not_there_is_refuse
     assert not await wrong_answers(client, asked)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("colour", few(COLOURS, 2))
 async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: AsyncPipe, colour: str) -> None:
     alone = [report.picture(colour, seed) for seed in range(12)]
     beside = [Asked(each.name, (*each.parts, text(PICTURE_PROMPTS[0])), each.reply) for each in alone]
@@ -77,6 +78,7 @@ async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: AsyncPi
     assert not wrong
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keyword", KEYWORDS)
 async def test_keywords_of_other_seeds_at_other_speeds_and_in_more_noise(client: AsyncPipe, keyword: str) -> None:
     alone = [report.sound(keyword, seed) for seed in range(12)]
@@ -85,6 +87,7 @@ async def test_keywords_of_other_seeds_at_other_speeds_and_in_more_noise(client:
     assert len(wrong) <= 2, wrong
 
 
+@pytest.mark.full
 async def test_most_keywords_in_voices_that_no_training_had(client: AsyncPipe) -> None:
     asked = [report.sound(keyword, seed, HELD_OUT_VOICES) for keyword in KEYWORDS for seed in range(12)]
     wrong = await wrong_answers(client, asked)

@@ -32,6 +32,7 @@ def run(pipeline: str, *options: str) -> str:
     return text
 
 
+@pytest.mark.full
 def test_a_gptq_folder_answers_in_text_and_speech(tmp_path: Path) -> None:
     """Thinker and talker."""
     write_quantized(CHECKPOINT, tmp_path / "gptq", BOTH, group=32, symmetric=False)
@@ -40,6 +41,7 @@ def test_a_gptq_folder_answers_in_text_and_speech(tmp_path: Path) -> None:
     assert Judge(REPLIES).hear(soundfile.read(out, dtype="float32")[0]) == "My name is Omni."
 
 
+@pytest.mark.full
 def test_an_awq_folder_answers(tmp_path: Path) -> None:
     write_quantized(CHECKPOINT, tmp_path / "awq", THINKER, method="awq", group=64, symmetric=False)
     assert run("qwen3-omni", "--model", str(tmp_path / "awq"), "--no-speech") == "My name is Omni."

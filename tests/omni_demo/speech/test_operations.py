@@ -10,6 +10,8 @@ import pytest
 from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import OmniError
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("omni_cli.live")
 
 IN_FLIGHT = 64

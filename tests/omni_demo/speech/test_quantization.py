@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from attrs import evolve
+from tiers import few
 from torch import nn
 
 from demo_training.speech import report
@@ -50,7 +51,7 @@ async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
     assert all(each._packed for each in model.modules() if isinstance(each, Experts))
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
+@pytest.mark.parametrize("name", few(QUANTIZATIONS, 2))
 async def test_text_and_speech_are_the_same(name: str) -> None:
     asked = report.documented()[::3]
     asked += [report.picture(colour, 1) for colour in COLOURS] + [report.sound(word, 1) for word in KEYWORDS]

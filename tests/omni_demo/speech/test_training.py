@@ -23,6 +23,7 @@ def shapes(folder: Path) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
+@pytest.mark.full
 def test_one_command_writes_a_checkpoint_like_the_one_that_is_shipped(tmp_path: Path) -> None:
     checkpoint = build(tmp_path, Steps(thinker=1, talker=1, code2wav=1))
     assert shapes(checkpoint) == shapes(CHECKPOINT)
@@ -53,6 +54,7 @@ def _train_line(folder: Path, steps: int, stop_at: int | None = None) -> torch.T
     return model.line.weight.detach()
 
 
+@pytest.mark.full
 def test_an_interrupted_training_ends_with_the_same_weights_and_the_same_log(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()

@@ -10,6 +10,7 @@ import pytest
 import torch
 import toy_model
 from engine_harness import Driven
+from tiers import few
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
@@ -38,7 +39,7 @@ def engine() -> Iterator[Open]:
 
 
 @pytest.mark.parametrize("policy", [None, "omni_torch.vocoder.deadlines:Deadlines"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", few(range(10), 4))
 def test_priorities_and_preemption_change_no_answer(engine: Open, seed: int, policy: str | None) -> None:
     chance = random.Random(seed)
     jobs = [

@@ -18,6 +18,7 @@ from asking import EXPECTED, PROMPTS, SAMPLINGS, feedback_alone
 from attention_stand_in import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
 from engine_harness import Driven
 from ghost import GhostRecorder, NoHostValues, decode, ghost_gpu
+from tiers import few
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, ModelRunner, SamplingParams
@@ -89,7 +90,7 @@ def test_replayed_results_equal_the_plain_loop(driven: Callable[..., Driven], op
     assert stage.resting()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", few(range(12), 4))
 def test_random_arrivals_and_aborts(seed: int) -> None:
     """Arrivals, ends and aborts between any two steps, prompts with equal prefixes, and a cache that is too small for
     all.

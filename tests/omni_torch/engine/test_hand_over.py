@@ -288,7 +288,9 @@ async def test_two_ranks_to_one_to_two_are_bit_for_bit_one_stage(chain: AsyncPip
     await asyncio.wait_for(rests(chain), 30)
 
 
-@pytest.mark.parametrize("separate", [False, True], ids=["one-process", "separate"])
+@pytest.mark.parametrize(
+    "separate", [pytest.param(False, marks=pytest.mark.full), True], ids=["one-process", "separate"]
+)
 async def test_one_rank_to_one_and_a_consumer_that_is_gone(
     run_folder: Path, importable: None, engines: Any, separate: bool
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiers import few
 from torch import nn
 
 from omni_core.errors import ConfigError
@@ -60,8 +61,8 @@ def test_every_name_has_a_bound() -> None:
 
 
 @every
-@pytest.mark.parametrize("rows", [1, 2, 7, MOST_ROWS, MOST_ROWS + 1, 200])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", few([1, 2, 7, MOST_ROWS, MOST_ROWS + 1, 200], 2))
+@pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16, torch.float16], 2))
 def test_a_product_is_close_whatever_the_scales_of_channels(name: str, rows: int, dtype: torch.dtype) -> None:
     weight = drawn(640, 384) * torch.logspace(-3, 2, 640).unsqueeze(1)  # every output channel of another magnitude
     x = drawn(rows, 384, seed=1) * torch.logspace(-2, 1, rows).unsqueeze(1)
@@ -102,7 +103,7 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
 
 
 @every
-@pytest.mark.parametrize("offset", [1, 8, 13])
+@pytest.mark.parametrize("offset", few([1, 8, 13], 1))
 def test_inputs_may_be_unaligned(name: str, offset: int) -> None:
     """The kernel of int8 weights needs aligned rows, and does not check."""
     layer = QUANTIZATIONS[name].layer(drawn(64, 128), None)
@@ -188,10 +189,13 @@ def test_a_gpu_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value", "name", "needs"),
-    [
-        ("ATEN_CPU_CAPABILITY", "default", "int8_weight_only", "a CPU with AVX2 or AVX-512"),
-        ("ONEDNN_MAX_CPU_ISA", "AVX2", "int8_dynamic_activation_int8_weight", "VNNI"),
-    ],
+    few(
+        [
+            ("ATEN_CPU_CAPABILITY", "default", "int8_weight_only", "a CPU with AVX2 or AVX-512"),
+            ("ONEDNN_MAX_CPU_ISA", "AVX2", "int8_dynamic_activation_int8_weight", "VNNI"),
+        ],
+        1,
+    ),
 )
 def test_a_machine_whose_kernels_are_missing_or_overflow_is_an_error(
     setting: str, value: str, name: str, needs: str
