@@ -123,7 +123,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session(requires=BUILT)
 def check(session: nox.Session) -> None:
-    """What CI runs, in one environment: style, documentation, types, tests; at most 30 processor-minutes. Prints what each part used.
+    """Run what CI runs, in one environment: style, documentation, types, tests; print what each part used, 30 processor-minutes in all.
 
     Arguments go to pytest, and leave out the other parts: nox -- tests/omni_core.
     """
@@ -147,7 +147,7 @@ def check(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def full(session: nox.Session) -> None:
-    """Everything that `nox` leaves out: nox -s full, or a shard by name, such as nox -s full -- models."""
+    """Run everything that `nox` leaves out: nox -s full, or a shard by name, such as nox -s full -- models."""
     for shard in session.posargs or SHARDS:
         with part(session, shard):
             session.run("nox", "-s", *SHARDS[shard], external=True)

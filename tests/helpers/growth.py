@@ -1,4 +1,4 @@
-"""How much the parent of a pipeline grows with the number of its requests; runs in an interpreter of its own."""
+"""The growth of a pipeline's parent with the number of its requests; runs in an interpreter of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests run by default, and which only in ``nox -s full``."""
+"""The cases that run by default, and those that only ``nox -s full`` runs."""
 
 from __future__ import annotations
 

@@ -89,13 +89,13 @@ def test_links_to_files_of_the_repository_work(name: str) -> None:
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
 
 
-@pytest.mark.parametrize("project", [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")], ids=str)
-def test_the_readme_of_a_distribution_stands_alone(project: Path) -> None:
-    text = project.with_name("README.md").read_text()
-    name = re.findall(r'^name = "(.*)"', project.read_text(), re.MULTILINE)[0]
-    assert text.startswith(f"# {name}\n")
-    assert "pip install" in text
-    assert not re.findall(r"\]\((?!https?:|#)", text), "a page of a package index has no other files to link to"
+def test_the_readme_of_a_distribution_stands_alone() -> None:
+    for project in [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]:
+        text = project.with_name("README.md").read_text()
+        name = re.findall(r'^name = "(.*)"', project.read_text(), re.MULTILINE)[0]
+        assert text.startswith(f"# {name}\n"), project
+        assert "pip install" in text, project
+        assert not re.findall(r"\]\((?!https?:|#)", text), f"{project}: an index has no other files to link to"
 
 
 def test_the_plugin_in_the_readme_answers(tmp_path: Path) -> None:
@@ -192,15 +192,14 @@ def test_every_environment_variable_is_documented(generate: ModuleType) -> None:
     assert {name for name in generate.VARIABLES if name.startswith("OMNI_")} <= read
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.relative_to(DOCS).as_posix())
-def test_python_on_a_page_is_valid_and_imports_what_exists(page: Path) -> None:
-    for block in blocks(page, "python"):
-        for statement in ast.walk(
-            compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        ):
-            if isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] in OURS:
-                module = importlib.import_module(statement.module or "")
-                assert not [alias.name for alias in statement.names if not hasattr(module, alias.name)]
+def test_python_on_pages_is_valid_and_imports_what_exists() -> None:
+    for page in DOCS.rglob("*.md"):
+        for block in blocks(page, "python"):
+            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            for statement in ast.walk(compile(block, str(page), "exec", flags)):
+                if isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] in OURS:
+                    module = importlib.import_module(statement.module or "")
+                    assert not [each.name for each in statement.names if not hasattr(module, each.name)], page
 
 
 def names_in(path: Path) -> Iterator[str]:
