@@ -1,7 +1,7 @@
 """A random mix of every kind of request, with processes killed and suspended and requests aborted at random moments.
 
-Every request must end soon, with a right answer or a correct error. At the end nothing may be left. CI runs it for half
-a minute; ``nox -s soak -- SECONDS`` for as long as you like. A failure prints the seed; ``--soak-seed`` repeats its
+Every request must end soon, with a right answer or a correct error. At the end nothing may be left. ``nox -s full`` runs it for
+half a minute, ``--soak-seconds`` for as long as you like. A failure prints the seed; ``--soak-seed`` repeats its
 decisions (not its timing).
 """
 

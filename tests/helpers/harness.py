@@ -56,7 +56,7 @@ class Oracle:
 
     def __init__(self) -> None:
         if "OMNI_ORACLE_PACKAGES" not in os.environ:
-            pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox -s tests` sets it")
+            pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox` sets it")
         command = [sys.executable, str(Path(__file__).with_name("oracle.py"))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
