@@ -75,11 +75,20 @@ def wheels(*names: str) -> list[str]:
     return [f"{next(DIST.glob(each[1].replace('-', '_') + '-*.whl'))}{each[2] or ''}" for each in split if each]
 
 
+def ours() -> tuple[str, str]:
+    """Return the constraint that takes our distributions from ``dist/``, and no stranger's of the same name from the index."""
+    lines = [
+        f"{path.name.partition('-')[0].replace('_', '-')} @ {path.as_uri()}" for path in sorted(DIST.glob("*.whl"))
+    ]
+    (DIST / "ours.txt").write_text("\n".join(lines) + "\n")
+    return "-c", str(DIST / "ours.txt")
+
+
 def install(
     session: nox.Session, *names: str, extra: Iterable[str] = (), bounds: tuple[str, ...] = CONSTRAINTS
 ) -> None:
     """Install our wheels from ``dist/``, again even if the version did not change, and everything else from the index."""
-    session.install("--find-links", str(DIST), *bounds, *wheels(*names), *extra)
+    session.install(*ours(), *bounds, *wheels(*names), *extra)
     session.install("--no-deps", "--force-reinstall", *wheels(*(name.partition("[")[0] for name in names)))
     session.run("python", "-m", "pip", "check", silent=True)
 
@@ -270,7 +279,7 @@ def examples(session: nox.Session) -> None:
     """The examples of third parties' distributions pass their own tests."""
     install(session, "omni-core", "omni-qwen3", "omni-diffusion", extra=("hatchling", "pytest-asyncio"))
     built = [f"{each}[test]" for each in EXAMPLES]
-    session.install(*CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *built)
+    session.install(*ours(), *CONSTRAINTS, "--no-build-isolation", *built)
     for example in EXAMPLES:
         with session.chdir(example):
             session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
@@ -284,7 +293,7 @@ def template(session: nox.Session) -> None:
         folder = Path(session.create_tmp()).resolve() / kind
         shutil.rmtree(folder, ignore_errors=True)
         session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
-        session.install(*CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", f"{folder}[test]")
+        session.install(*ours(), *CONSTRAINTS, "--no-build-isolation", f"{folder}[test]")
         with session.chdir(folder):
             session.run("python", "-m", "mypy", "src", "tests")
             session.run("python", "-m", "pytest", "-q", env=ONE_THREAD)

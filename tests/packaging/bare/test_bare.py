@@ -39,7 +39,7 @@ def test_help_starts() -> None:
 def test_a_command_of_another_distribution_says_what_to_install() -> None:
     answer = run_omni("plugins", "list")
     assert answer.returncode == 2, answer.stderr
-    assert "the command 'plugins' is not installed; try: pip install omni-cli" in answer.stderr
+    assert "the command 'plugins' comes with omni-cli: pip install omni-cli" in answer.stderr
 
 
 def test_omni_run_answers_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
