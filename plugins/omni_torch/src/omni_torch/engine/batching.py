@@ -127,7 +127,7 @@ class Batcher:
     def _count(self, plan: Plan) -> None:
         """Note that the requests of a plan are served."""
         self._step += bool(plan.work)
-        time, entries = self._time, self._entries
+        time, entries = self._step if self.pace is None else self._now, self._entries
         for turn, (request, _) in enumerate(plan.work, self._turns + 1):
             entry = entries[request.request_id]
             entry.served, entry.turn = time, turn
@@ -269,17 +269,13 @@ class Batcher:
             victims.append(candidates.pop())
         return victims
 
-    @property
-    def _time(self) -> float:
-        return self._step if self.pace is None else self._now
-
     # --- orders ------------------------------------------------------------------------------------------------------
     def _entry(self, request: ARRequest) -> QueueEntry:
         entry = self._entries.get(request.request_id)
         if entry is None:
             self._arrivals += 1
-            keys = BlockKeys(request, self.cache.block_size)
-            entry = self._entries[request.request_id] = QueueEntry(self._arrivals, self._time, keys, request.priority)
+            keys, time = BlockKeys(request, self.cache.block_size), self._step if self.pace is None else self._now
+            entry = self._entries[request.request_id] = QueueEntry(self._arrivals, time, keys, request.priority)
         return entry
 
     def _urgency(self, request: ARRequest) -> int:

@@ -227,9 +227,11 @@ class EngineScheduler(LoopedScheduler):
         """See :class:`omni_torch.loop.autoregressive.Policy`."""
         result = StepResult()
         begin = self.clock()
-        self._learn(begin)
-        plan = self.batcher.plan(lambda request: self._can_step(request, result), begin)
-        self._reuse(plan, result)
+        if self._pace is not None:
+            self._learn(self._pace, begin)
+        plan = self.batcher.plan(partial(self._can_step, result), begin)
+        if plan.reused:
+            self._reuse(plan, result)
         if plan.work:
             decodes = (
                 0 if self._pace is None else sum(count == 1 and bool(each.output_ids) for each, count in plan.work)
@@ -238,7 +240,7 @@ class EngineScheduler(LoopedScheduler):
             if self._pace is not None:
                 self._unlearnt = decodes, sum(count for _, count in plan.work) - decodes, begin
                 if not self._ranked:  # ranks know the time again at the next step, which follows at once
-                    self._learn(self.clock())
+                    self._learn(self._pace, self.clock())
                 for request, _ in result.sampled:
                     self._pace.emitted(request.request_id, self.clock())
         return result if plan.work or result.failed else None
@@ -256,14 +258,14 @@ class EngineScheduler(LoopedScheduler):
         self.cache.pool.forget()
 
     # --- a step ------------------------------------------------------------------------------------------------------
-    def _learn(self, end: float) -> None:
+    def _learn(self, pace: Pace, end: float) -> None:
         """Let the pace learn what the last step cost, which ended now."""
-        if self._pace is not None and self._unlearnt is not None:
+        if self._unlearnt is not None:
             decodes, positions, begin = self._unlearnt
-            self._pace.computed(decodes, positions, end - begin)
+            pace.computed(decodes, positions, end - begin)
         self._unlearnt = None
 
-    def _can_step(self, request: ARRequest, result: StepResult) -> bool:
+    def _can_step(self, result: StepResult, request: ARRequest) -> bool:
         try:
             return request.request_id not in self.loop.paused and self._runner.can_step(request)
         except BaseException as error:
@@ -281,12 +283,6 @@ class EngineScheduler(LoopedScheduler):
                 plan.work = [work for work in plan.work if work[0] is not request]
                 result.failed[request.request_id] = error
 
-    def _plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
-        """Return the attention of a step."""
-        if self._step_kernels:
-            return WholeStepAttention(self.attention, requests, starts, lengths)
-        return (self._graphs or self.attention).plan(requests, starts, lengths)
-
     def _execute(self, plan: Plan, result: StepResult) -> None:
         """Compute the plan. If the batch fails, its requests are computed one by one, so that only the failing one fails."""
         decodes = [work for work in plan.work if work[1] == 1]
@@ -299,7 +295,11 @@ class EngineScheduler(LoopedScheduler):
         starts, lengths = [request.computed for request in requests], [count for _, count in plan.work]
         graphs, runner = self._graphs, self._runner
         try:
-            attention = self._plan(requests, starts, lengths)
+            attention: StepAttention
+            if self._step_kernels:
+                attention = WholeStepAttention(self.attention, requests, starts, lengths)
+            else:
+                attention = (graphs or self.attention).plan(requests, starts, lengths)
             keep = attention.keep if runner.kept_width else None
             batch = packed_batch(requests, starts, lengths, attention, runner.device, keep)
             sampled = run_batch(runner, batch, self._max_context, None if graphs is None else graphs.forward)

@@ -113,7 +113,11 @@ class ARModelRunner(ModelRunner):
         logits = self.model.compute_logits(hidden)
         sampled = list(zip(requests, self.choose(logits, requests), strict=True))
         for request, token in sampled:
-            _append(request, token)
+            request.output_ids.append(token)
+            if token in request.sampling.stop_ids:
+                request.finish_reason = "stop"
+            elif len(request.output_ids) >= request.sampling.max_new_tokens:
+                request.finish_reason = "length"
         self.after_sampling(batch, output, sampled)
         return sampled
 
@@ -151,13 +155,12 @@ class FeedbackARModelRunner(ARModelRunner):
 
     def before_forward(self, batch: ForwardBatch) -> None:
         """Let the strategy write the inputs of positions that are computed for the first time."""
-        for request in batch.requests:  # messages of a step that failed half-way, which is now repeated
-            request.messages = []
-        new = [
-            (request, last_row)
-            for request, start, length, last_row in _segments(batch)
-            if start + length == request.length and len(request.output_embeds) == len(request.output_ids) - 1
-        ]
+        new, row = list[tuple[ARRequest, int]](), -1
+        for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
+            request.messages = []  # of a step that failed half-way, which is now repeated
+            row += length
+            if start + length == request.length and len(request.output_embeds) == len(request.output_ids) - 1:
+                new.append((request, row))
         if not new:
             return
         self.feedback.write_buffers(batch, new)
@@ -169,7 +172,7 @@ class FeedbackARModelRunner(ARModelRunner):
         """Run ``forward``, or the strategy's own if the batch holds prompts and the strategy has one."""
         holds_prompt = any(start < len(r.prompt_ids) for r, start in zip(batch.requests, batch.starts, strict=True))
         own = self.feedback.prefill_forward(batch) if holds_prompt else None
-        return super().forward(batch, forward) if own is None else own
+        return forward(batch) if own is None else own
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         """Call the strategy for the step of every request that continues."""
@@ -189,19 +192,3 @@ class FeedbackARModelRunner(ARModelRunner):
         """Return the strategy's messages of this request for this step."""
         messages, request.messages = request.messages, []
         return messages
-
-
-def _append(request: ARRequest, token: int) -> None:
-    request.output_ids.append(token)
-    if token in request.sampling.stop_ids:
-        request.finish_reason = "stop"
-    elif len(request.output_ids) >= request.sampling.max_new_tokens:
-        request.finish_reason = "length"
-
-
-def _segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
-    """Yield ``(request, start, length, row of its last token)`` of each request of the batch."""
-    row = 0
-    for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
-        row += length
-        yield request, start, length, row - 1
