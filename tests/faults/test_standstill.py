@@ -18,7 +18,7 @@ from pipelines import make_pipeline
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError, RequestFailedError
-from omni_core.processes import unit
+from omni_core.processes import restarts
 from omni_core.protocol.messages import OmniRequest
 
 
@@ -53,7 +53,7 @@ async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
     folder: Path, factory: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stage is repaired although nothing is in flight, before the next request arrives."""
-    monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(restarts, "ABORT_GRACE_SECONDS", 2.0)
     async with open_async(acting(folder, factory)) as client:
         with pytest.raises(OmniError, match="timeout"):
             await client.submit(OmniRequest({"n": 1, "do": how}, timeout=0.5), "guilty")
@@ -66,7 +66,7 @@ async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
 
 @pytest.mark.full
 async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 8.0)
+    monkeypatch.setattr(restarts, "ABORT_GRACE_SECONDS", 8.0)
     config = make_pipeline(folder, step("only", terminal=True, compute_timeout=10.0))
     async with open_async(config) as client:
         slow = OmniRequest({"n": 1, "sleep": {"only": 2.5}})
@@ -93,7 +93,7 @@ async def test_a_step_of_any_scheduler_that_never_ends_is_noticed(folder: Path, 
 async def test_closed_descriptors_leave_no_process_behind(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(restarts, "ABORT_GRACE_SECONDS", 2.0)
     async with open_async(acting(folder)) as client:
         pids = list(client.process_ids.values())
         with pytest.raises(OmniError):

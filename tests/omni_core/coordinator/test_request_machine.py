@@ -27,7 +27,7 @@ from omni_core.errors import (
     RequestTimeoutError,
     StageFailedError,
 )
-from omni_core.processes.unit import Unit, UnitState
+from omni_core.processes.restarts import Unit, UnitState
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omni_core.config.schema import RestartConfig
-from omni_core.processes.unit import (
+from omni_core.processes.restarts import (
     ABORT_GRACE_SECONDS,
     COMPUTE_SECONDS,
     LAST_MESSAGE_SECONDS,
