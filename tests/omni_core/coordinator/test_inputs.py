@@ -10,7 +10,7 @@ from omni_core.coordinator import inputs
 from omni_core.coordinator.actions import Ended, Feed, Start, Wake, Withdraw
 from omni_core.coordinator.input_stream import MOST_BYTES, MOST_CHUNKS, InputStream
 from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.requests import TrackedRequest
+from omni_core.coordinator.tracked_request import TrackedRequest
 from omni_core.errors import RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 

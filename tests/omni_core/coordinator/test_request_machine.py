@@ -14,8 +14,8 @@ from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start
 from omni_core.coordinator.deadlines import ANSWER_SECONDS
 from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, PAUSE_BYTES, PAUSE_EVENTS, SLOW_READER_SECONDS
 from omni_core.coordinator.request_machine import LOST_PEER_SECONDS, RequestMachine
-from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.coordinator.suspects import REMEMBERED_SECONDS
+from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
 from omni_core.errors import (
     CodecError,
     ConfigError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from omni_core.coordinator.requests import TrackedRequest
 from omni_core.coordinator.suspects import (
     MOST_ATTEMPTS_BEYOND_RETRIES,
     MOST_EXCUSED,
@@ -13,6 +12,7 @@ from omni_core.coordinator.suspects import (
     REMEMBERED_SECONDS,
     Suspects,
 )
+from omni_core.coordinator.tracked_request import TrackedRequest
 from omni_core.protocol.messages import OmniRequest
 
 

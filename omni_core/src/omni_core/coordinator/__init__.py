@@ -7,7 +7,7 @@ from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.open_request import AsyncOpenRequest
 from omni_core.coordinator.replicas import ReplicaChoice, ReplicatedGroup
 from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.requests import RequestState, StreamEvent
+from omni_core.coordinator.tracked_request import RequestState, StreamEvent
 
 __all__ = [
     "Coordinator",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define
 
-from omni_core.coordinator.requests import TrackedRequest
+from omni_core.coordinator.tracked_request import TrackedRequest
 from omni_core.protocol.codec import Body
 from omni_core.protocol.messages import OmniRequest
 

@@ -22,7 +22,7 @@ from omni_core.coordinator.digest import digest_of
 from omni_core.coordinator.entry import Entry, Send
 from omni_core.coordinator.open_request import AsyncOpenRequest
 from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
+from omni_core.coordinator.tracked_request import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import InvalidRequestError, OmniError, contained, is_interrupt, message_of, own_copy, traceback_of
 from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry

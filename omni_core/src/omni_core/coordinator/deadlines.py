@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from omni_core.coordinator.actions import Action, AskWaiting
-from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.coordinator.timers import Timers
+from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
 from omni_core.errors import InvalidRequestError, RequestTimeoutError, guarded
 from omni_core.protocol.messages import OmniRequest
 

@@ -11,7 +11,7 @@ from omni_core.coordinator import inputs
 from omni_core.coordinator.actions import Action, Feed, Start
 from omni_core.coordinator.digest import digest_of
 from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.requests import TrackedRequest
+from omni_core.coordinator.tracked_request import TrackedRequest
 from omni_core.errors import OmniError, is_interrupt
 from omni_core.observe.recording import Recorder
 from omni_core.protocol.codec import Body, encode_whole, is_large

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omni_core.coordinator.actions import Action, Feed, Wake
-from omni_core.coordinator.requests import TrackedRequest
+from omni_core.coordinator.tracked_request import TrackedRequest
 from omni_core.protocol.codec import Body
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from omni_core.coordinator import inputs
 from omni_core.coordinator.actions import Action
-from omni_core.coordinator.requests import StreamEvent, TrackedRequest
+from omni_core.coordinator.tracked_request import StreamEvent, TrackedRequest
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.codec import encode_whole, is_large
 from omni_core.protocol.outputs import AudioChunk, TextChunk

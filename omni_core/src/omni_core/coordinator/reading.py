@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.coordinator.requests import StreamEvent, TrackedRequest
+from omni_core.coordinator.tracked_request import StreamEvent, TrackedRequest
 
 MAX_UNREAD_EVENTS = 10_000
 """Partial results that may wait for one streaming client before its request fails: its stages did not wait when they were told to."""

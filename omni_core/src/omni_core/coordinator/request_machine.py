@@ -18,10 +18,10 @@ from omni_core.coordinator.actions import Action, Ended, Flow, Start, Wake, With
 from omni_core.coordinator.deadlines import Deadlines, Due, check_timeout
 from omni_core.coordinator.input_stream import InputStream
 from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, SLOW_READER_SECONDS, has_read, must_pause, slowness
-from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
 from omni_core.coordinator.terminals import chosen_terminals
 from omni_core.coordinator.timers import Timers
+from omni_core.coordinator.tracked_request import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import (
     InvalidRequestError,
     OmniError,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from attrs import define, frozen
 
-from omni_core.coordinator.requests import TrackedRequest
+from omni_core.coordinator.tracked_request import TrackedRequest
 
 MOST_ATTEMPTS_BEYOND_RETRIES = 6
 """Attempts of one request that may end by deaths for which other requests were found to be the cause."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from omni_core.coordinator.actions import Action
 from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.requests import RequestState, TrackedRequest
+from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
 from omni_core.errors import OmniError, OverloadedError, contained
 
 _SHORTEST, _LONGEST = 0.1, 60.0
