@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from omni_core.processes.supervisor import Supervisor
     from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec
     from omni_core.scheduling.base import Scheduler
+    from omni_core.stage.active_requests import Seal
     from omni_core.stage.outbound import Outbound
-    from omni_core.stage.requests import Seal
     from omni_core.stage.thread import StageThread
 
 T = TypeVar("T")

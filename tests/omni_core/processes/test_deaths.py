@@ -13,7 +13,7 @@ from omni_core.processes import deaths
 from omni_core.processes.deaths import DeathReport, Deaths, concerns
 from omni_core.protocol.messages import OmniRequest, PeerDownReport
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
-from omni_core.stage.requests import DONE, PAYLOAD
+from omni_core.stage.active_requests import DONE, PAYLOAD
 
 
 def spec(name: str, **fields: object) -> StageSpec:

@@ -10,7 +10,7 @@ import pytest
 from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
-from omni_core.stage.requests import ActiveRequest
+from omni_core.stage.active_requests import ActiveRequest
 from omni_core.stage.routing import Route, Routing
 
 HERE = __name__

@@ -22,7 +22,7 @@ from omni_core.coordinator.coordinator import Coordinator
 from omni_core.processes.supervisor import Supervisor
 from omni_core.protocol.messages import OmniRequest, PeerDownMessage, PeerDownReport
 from omni_core.protocol.specs import StageSpec, UnitSpec
-from omni_core.stage.requests import DONE, PAYLOAD
+from omni_core.stage.active_requests import DONE, PAYLOAD
 
 logger = logging.getLogger(__name__)
 

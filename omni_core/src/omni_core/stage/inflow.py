@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage
+from omni_core.stage.active_requests import DONE, ActiveRequest, Requests
 from omni_core.stage.backlog import Backlog
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.requests import DONE, ActiveRequest, Requests
 
 MOST_CHUNKS, MOST_CHUNK_BYTES = 256, 8 * 2**20
 """Chunks of one stream, or bytes of them, that may wait in a stage's inbox; then the stage that sends them is asked to wait."""

@@ -27,7 +27,7 @@ from omni_core.protocol.messages import (
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Encodings, Transfer
-from omni_core.stage.requests import ActiveRequest
+from omni_core.stage.active_requests import ActiveRequest
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage

@@ -16,10 +16,10 @@ from omni_core.protocol.structure import rough_nbytes
 from omni_core.relay.transfer import Encodings
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
 from omni_core.services import MUTATION_SEAL
+from omni_core.stage.active_requests import ActiveRequest, Requests, Seal
 from omni_core.stage.backlog import Backlog
 from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.requests import ActiveRequest, Requests, Seal
 from omni_core.stage.routing import Routing
 
 if TYPE_CHECKING:

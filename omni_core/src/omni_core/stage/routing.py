@@ -11,8 +11,8 @@ from omni_core.errors import ConfigError
 from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import load
+from omni_core.stage.active_requests import ActiveRequest
 from omni_core.stage.parts import Names
-from omni_core.stage.requests import ActiveRequest
 
 
 @define

@@ -27,13 +27,13 @@ from omni_core.protocol.messages import ErrorInfo, OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.protocol.structure import rough_nbytes
 from omni_core.scheduling.base import IncomingMessage, Scheduler
+from omni_core.stage.active_requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
 from omni_core.stage.fan_in import FanIn
 from omni_core.stage.groups import Groups
 from omni_core.stage.inflow import Inflow
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
 from omni_core.stage.parts import Names, part_request
-from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
 from omni_core.stage.routing import function
 from omni_core.stage.thread import StageThread
 

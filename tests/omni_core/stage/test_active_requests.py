@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.stage.active_requests import DONE, PAYLOAD, ActiveRequest, Requests
 from omni_core.stage.fan_in import FanIn
-from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Requests
 
 
 def test_the_first_message_begins_a_request_and_later_ones_find_it() -> None:
