@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import asdict, evolve
 
-from omni_core.config.requests import affinity_keys, default_params, with_parts
+from omni_core.config.request_defaults import affinity_keys, default_params, with_parts
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean, shown
 from omni_core.interface import Interface

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omni_core.config.requests import affinity_keys, default_params, group_named, with_parts
+from omni_core.config.request_defaults import affinity_keys, default_params, group_named, with_parts
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import InvalidRequestError, did_you_mean
 from omni_core.plugins import PluginRegistry
