@@ -26,7 +26,7 @@ from report import Row, compare, json_option, publish, quick_option
 
 import omni_core
 from omni_core.client import AsyncPipe
-from omni_core.client.messages import chat_request
+from omni_core.client.chat_request import chat_request
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk
 

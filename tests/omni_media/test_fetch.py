@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("aiohttp")
 from aiohttp import web
 
-from omni_core.client.messages import MediaPolicy
+from omni_core.client.chat_request import MediaPolicy
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_media.fetch import check_host, fetch, is_public
 from omni_media.reader import Reader

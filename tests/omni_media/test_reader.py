@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from omni_core.client.messages import MediaPolicy
+from omni_core.client.chat_request import MediaPolicy
 from omni_core.errors import InvalidRequestError
 from omni_media import reader
 from omni_media.reader import Reader

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import click
 
-    from omni_core.client.messages import MediaPolicy, Recording
+    from omni_core.client.chat_request import MediaPolicy, Recording
     from omni_core.client.source import PipelineSource
     from omni_core.config.schema import PipelineConfig
     from omni_core.control.plane import ControlPlane

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, OpenOptions, open_async
-    from omni_core.client.messages import MediaPolicy, Recording
+    from omni_core.client.chat_request import MediaPolicy, Recording
     from omni_core.client.open_request import OpenRequest
     from omni_core.client.pipe import Pipe, ReplyStream, open, run
     from omni_core.client.replies import Audio, AudioPiece, Piece, Reply, TextPiece, TranscriptPiece, Usage

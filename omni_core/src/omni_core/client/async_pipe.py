@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict, Unpack
 from attrs import evolve
 
 from omni_core.client.calls import Calls
-from omni_core.client.messages import MediaPolicy, chat_request
+from omni_core.client.chat_request import MediaPolicy, chat_request
 from omni_core.client.replies import Collector, Piece, Reply, import_numpy_soon
 from omni_core.client.source import source_class
 from omni_core.config.completion import completed

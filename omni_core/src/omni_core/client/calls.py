@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from omni_core.client.messages import Message, Voice
+from omni_core.client.chat_request import Message, Voice
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import InvalidRequestError
 from omni_core.interface import TEXT, Interface
@@ -91,4 +91,4 @@ class Calls(ABC, Generic[Whole, Streamed]):
 
     @abstractmethod
     def _ask(self, request_id: str | None, asked: dict[str, Any], *, stream: bool) -> Any:
-        """Ask what :func:`~omni_core.client.messages.chat_request` makes of ``asked``."""
+        """Ask what :func:`~omni_core.client.chat_request.chat_request` makes of ``asked``."""

@@ -133,7 +133,7 @@ async def _answered(
 
 def _defaults(request: Generation, system: str | None) -> dict[str, Any]:
     """Return the flags as arguments of ``AsyncPipe.chat``."""
-    from omni_core.client.messages import Recording
+    from omni_core.client.chat_request import Recording
 
     voices = [Recording(each["path"], each.get("text")) for each in request.references]
     found = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omni_core.client.messages import MediaPolicy, Recording, chat_request
+from omni_core.client.chat_request import MediaPolicy, Recording, chat_request
 from omni_core.errors import InvalidRequestError, PluginError
 from omni_core.interface import TEXT, VOICE, Interface, Parameter, ParameterGroup
 from omni_core.plugins import PluginRegistry
