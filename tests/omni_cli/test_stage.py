@@ -13,7 +13,7 @@ import pytest
 from omni_cli import stage
 from omni_cli.status_client import StatusClient
 from omni_core.errors import ConfigError, OmniError
-from omni_core.protocol.operations import Change, OperationRequest
+from omni_core.protocol.operation_messages import Change, OperationRequest
 
 LISTEN = """
 import signal, socket, sys

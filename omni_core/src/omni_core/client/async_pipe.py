@@ -23,7 +23,7 @@ from omni_core.launch.units import Progress
 from omni_core.observe.recording import ProfileSummary
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.operations import Change
+from omni_core.protocol.operation_messages import Change
 
 
 class AsyncReplyStream(AsyncIterator[Piece]):

@@ -19,7 +19,7 @@ from omni_core.launch.prepare import PreparedPipeline
 from omni_core.machines import Launcher, Placing
 from omni_core.plugins import PluginRegistry
 from omni_core.processes.supervisor import Owner, Supervisor
-from omni_core.protocol.operations import Change
+from omni_core.protocol.operation_messages import Change
 from omni_core.services import ADMISSION, OPERATIONS
 
 
@@ -77,7 +77,7 @@ class RunningOperations(Protocol):
         """See :meth:`omni_core.client.AsyncPipe.scale`."""
 
     def handle(self, message: Any) -> None:
-        """Handle a message of a command (:mod:`omni_core.protocol.operations`)."""
+        """Handle a message of a command (:mod:`omni_core.protocol.operation_messages`)."""
 
     def close(self) -> None:
         """Begin no more steps: the runner ends all units."""

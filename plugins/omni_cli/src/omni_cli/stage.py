@@ -15,7 +15,7 @@ from omni_cli.status_client import StatusClient
 from omni_core.config.loading import parse_assignment
 from omni_core.config.overrides import value_of
 from omni_core.errors import ConfigError, OmniError
-from omni_core.protocol.operations import Change, OperationRequest
+from omni_core.protocol.operation_messages import Change, OperationRequest
 
 _NAME = click.argument("name")
 _SET = click.option(

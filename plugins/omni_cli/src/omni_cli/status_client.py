@@ -16,7 +16,13 @@ from omni_core.control.plane import ControlPlane
 from omni_core.errors import OmniError
 from omni_core.processes.run_directory import temporary_directory
 from omni_core.protocol.messages import ProfileDone, ProfileRequest, StatusReport, StatusRequest
-from omni_core.protocol.operations import Change, OperationCancel, OperationDone, OperationRequest, OperationStep
+from omni_core.protocol.operation_messages import (
+    Change,
+    OperationCancel,
+    OperationDone,
+    OperationRequest,
+    OperationStep,
+)
 
 _ANSWER_SECONDS = 5.0
 _WRITING_SECONDS = 120.0

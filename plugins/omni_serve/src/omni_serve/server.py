@@ -18,7 +18,7 @@ from omni_core.coordinator import StreamEvent
 from omni_core.errors import OmniError, did_you_mean, message_of, shown
 from omni_core.interface import Interface
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.operations import Change
+from omni_core.protocol.operation_messages import Change
 from omni_serve.auth import Key, KeyRing
 from omni_serve.body_budget import BodyBudget
 from omni_serve.encoders import PCM_RATE

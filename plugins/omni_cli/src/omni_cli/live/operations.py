@@ -18,7 +18,13 @@ from omni_core.errors import OmniError, is_interrupt, message_of, traceback_of
 from omni_core.launch.prepare import replicated_group
 from omni_core.launch.running import Running
 from omni_core.processes.supervisor import Role
-from omni_core.protocol.operations import Change, OperationCancel, OperationDone, OperationRequest, OperationStep
+from omni_core.protocol.operation_messages import (
+    Change,
+    OperationCancel,
+    OperationDone,
+    OperationRequest,
+    OperationStep,
+)
 
 logger = logging.getLogger(__name__)
 
