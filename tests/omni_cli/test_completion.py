@@ -91,7 +91,7 @@ def test_a_config_file_is_completed_too(tmp_path: Path) -> None:
 
 
 def test_downloaded_checkpoints_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_cli.machine.hub", lambda: {"models": ["Qwen/Big", "other/one"]})
+    monkeypatch.setattr("omni_cli.machine_facts.hub", lambda: {"models": ["Qwen/Big", "other/one"]})
     assert completed("plan", "echo", "--model", "Qw") == ["Qwen/Big"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from omni_cli import machine
+from omni_cli import machine_facts
 from omni_cli.requirements import unmet
 from omni_core.hookspecs import Component, PipelineComponent, SchedulerComponent
 from omni_core.plugins import PluginRecord, PluginRegistry
@@ -114,29 +114,35 @@ Sun Nov 22 02:02:10 2026
 
 def facts(**changes: Any) -> dict[str, Any]:
     torch = {"version": "2.13.0+cu128", "cuda": "12.8"}
-    return {"shared_memory_free": None, "gpus_visible": [1, 1], "torch": torch, **machine.graphics(SMI), **changes}
+    return {
+        "shared_memory_free": None,
+        "gpus_visible": [1, 1],
+        "torch": torch,
+        **machine_facts.graphics(SMI),
+        **changes,
+    }
 
 
 def test_gpus_are_read_from_nvidia_smi() -> None:
-    read = machine.graphics(SMI)
+    read = machine_facts.graphics(SMI)
     assert (read["driver"], read["driver_cuda"]) == ("550.54.15", "12.4")
     first, second = read["gpus"]
     assert first == {
         "name": "NVIDIA H100 80GB HBM3", "memory": 81559 * 2**20, "memory_used": 2**30, "compute_capability": "9.0",
     }  # fmt: skip
     assert second["memory_used"] is None
-    assert machine.graphics("") == {"gpus": [], "driver": None, "driver_cuda": None}
+    assert machine_facts.graphics("") == {"gpus": [], "driver": None, "driver_cuda": None}
 
 
 def test_advice_about_gpus() -> None:
-    assert list(machine.advice(facts())) == []
-    (line,) = machine.advice(facts(torch={"version": "2.13.0+cpu", "cuda": None}))
+    assert list(machine_facts.advice(facts())) == []
+    (line,) = machine_facts.advice(facts(torch={"version": "2.13.0+cpu", "cuda": None}))
     assert "torch 2.13.0+cpu cannot use the GPU" in line
-    (line,) = machine.advice(facts(torch={"version": "2.15.0", "cuda": "13.0"}))
+    (line,) = machine_facts.advice(facts(torch={"version": "2.15.0", "cuda": "13.0"}))
     assert line.startswith("the driver 550.54.15 supports CUDA 12.4, torch 2.15.0 needs 13.0")
-    (line,) = machine.advice(facts(gpus_visible=[]))
+    (line,) = machine_facts.advice(facts(gpus_visible=[]))
     assert "not visible" in line
-    (line,) = machine.advice(facts(shared_memory_free=2**20))
+    (line,) = machine_facts.advice(facts(shared_memory_free=2**20))
     assert "--shm-size" in line
 
 
@@ -149,28 +155,28 @@ def test_gpus_are_shown() -> None:
 def test_a_container_has_the_memory_of_its_cgroup(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text("1048576\n")
-    assert machine.memory_limit(limit) == 2**20
+    assert machine_facts.memory_limit(limit) == 2**20
     limit.write_text("max\n")
-    assert machine.memory_limit(limit) == machine.memory_limit(tmp_path / "nowhere") > 2**20
+    assert machine_facts.memory_limit(limit) == machine_facts.memory_limit(tmp_path / "nowhere") > 2**20
 
 
 def test_what_is_available_is_within_the_cgroup(tmp_path: Path) -> None:
     table, limit = tmp_path / "meminfo", tmp_path / "memory.max"
     table.write_text("MemAvailable:   1048576 kB\n")
-    assert machine.available_memory(table, limit) == 2**30
+    assert machine_facts.available_memory(table, limit) == 2**30
     limit.write_text("1000000\n")
-    assert machine.available_memory(table, limit) == 1_000_000
+    assert machine_facts.available_memory(table, limit) == 1_000_000
     (tmp_path / "memory.current").write_text("400000\n")
     (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 100000\n")
-    assert machine.available_memory(table, limit) == 700_000
+    assert machine_facts.available_memory(table, limit) == 700_000
 
 
 def test_the_build_of_torch_is_read_without_importing_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(machine, "find_spec", lambda name: spec)
+    monkeypatch.setattr(machine_facts, "find_spec", lambda name: spec)
     (tmp_path / "version.py").write_text(
         "__version__ = '2.9.0+cu128'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
     )
-    assert machine.torch_build() == {"version": "2.9.0+cu128", "cuda": "12.8"}
+    assert machine_facts.torch_build() == {"version": "2.9.0+cu128", "cuda": "12.8"}
     (tmp_path / "version.py").write_text("__version__ = '2.9.0+cpu'\ncuda: Optional[str] = None\n")
-    assert machine.torch_build() == {"version": "2.9.0+cpu", "cuda": None}
+    assert machine_facts.torch_build() == {"version": "2.9.0+cpu", "cuda": None}

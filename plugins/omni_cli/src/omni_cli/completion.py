@@ -54,7 +54,7 @@ def pipeline(context: click.Context, begun: str) -> list[CompletionItem]:
 
 def model(context: click.Context, begun: str) -> list[CompletionItem]:
     """Complete a checkpoint: a folder, or a model in the cache of the hub."""
-    from omni_cli.machine import hub
+    from omni_cli.machine_facts import hub
 
     facts = hub()
     found = [name for name in (facts["models"] if facts else ()) if begun and name.startswith(begun)]

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import click
 
-from omni_cli import machine
+from omni_cli import machine_facts
 from omni_cli.plugins import clashes
 from omni_cli.requirements import ours, unmet
 from omni_core import __version__
@@ -36,8 +36,8 @@ def doctor(as_json: bool) -> None:
         for hook, component, _, answer in registry.check()
         if answer is not None
     ]
-    facts = machine.machine()
-    to_do = [*machine.advice(facts), *_about(registry)]
+    facts = machine_facts.machine()
+    to_do = [*machine_facts.advice(facts), *_about(registry)]
     to_do += [f"{name}: {answer}" for name, answer in answers if isinstance(answer, Defect)]
     to_do += [line for each in ours() for line in unmet(each)]
     report = {
