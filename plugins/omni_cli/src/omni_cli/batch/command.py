@@ -108,8 +108,8 @@ async def _answered(
     audio_dir: Path | None,
 ) -> None:
     """Start the pipeline, answer the lines that are left, and end it."""
+    from omni_cli.batch.answering import answer_in_order
     from omni_cli.batch.answers import Answerer
-    from omni_cli.batch.work import answer_in_order
     from omni_cli.request.display import Display
     from omni_core.client import MediaPolicy, open_async
 

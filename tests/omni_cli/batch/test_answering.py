@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from omni_cli.batch.work import WINDOW, answer_in_order
+from omni_cli.batch.answering import WINDOW, answer_in_order
 
 
 class Worker:
