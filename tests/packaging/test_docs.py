@@ -17,7 +17,7 @@ import pytest
 from attrs import frozen
 
 from omni_cli.deploy.files import read_deploy
-from omni_cli.deploy.layers import apply
+from omni_cli.deploy.override_layers import apply
 from omni_core.config.loading import read_yaml, structure
 from omni_core.config.placement import plan
 from omni_core.config.validation import validate

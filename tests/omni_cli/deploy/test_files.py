@@ -11,7 +11,7 @@ import pytest
 
 import omni_core
 from omni_cli.deploy.files import environment_layer, presets, read_deploy
-from omni_cli.deploy.layers import LayeredConfig
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.source import LayeredSource
 from omni_cli.deploy.writing import dump_json, dump_yaml
 from omni_core.client.source import parse_options

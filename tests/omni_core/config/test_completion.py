@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from omni_cli.deploy.fitting import placed
-from omni_cli.deploy.layers import Layer, apply
+from omni_cli.deploy.override_layers import Layer, apply
 from omni_core.config.completion import DoesNotFitError, Machine, Placement, completed
 from omni_core.config.loading import structure, unstructure
 from omni_core.config.overrides import Override

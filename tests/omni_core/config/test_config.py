@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from omni_cli.deploy.files import leaves
-from omni_cli.deploy.layers import Layer, apply
+from omni_cli.deploy.override_layers import Layer, apply
 from omni_cli.deploy.writing import dump_json, dump_yaml, load_config
 from omni_core.config.loading import read_yaml, structure, unstructure
 from omni_core.config.overrides import parse_flag

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from omni_cli.deploy.layers import Layer, apply
+from omni_cli.deploy.override_layers import Layer, apply
 from omni_core.config.overrides import parse_flag
 from omni_core.config.schema import EndpointsConfig, LauncherConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate

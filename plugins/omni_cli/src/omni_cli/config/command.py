@@ -8,8 +8,8 @@ import click
 
 from omni_cli.config.graph import mermaid, terminal
 from omni_cli.deploy.fitting import NamedInFileError, check_placement, gpus_of, placed
-from omni_cli.deploy.layers import LayeredConfig
 from omni_cli.deploy.options import resolve_config
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.writing import dump_json, dump_yaml
 from omni_core.cli.main import LazyGroup
 from omni_core.cli.source import with_source

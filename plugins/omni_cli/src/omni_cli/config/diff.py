@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from omni_cli.config.values import MISSING, by_path, is_within, shown
-from omni_cli.deploy.layers import LayeredConfig
 from omni_cli.deploy.options import resolve_config
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_core.cli.source import source_options
 from omni_core.config.loading import unstructure
 

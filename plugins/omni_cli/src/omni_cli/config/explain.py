@@ -13,8 +13,8 @@ from omni_cli.config.command import placed_here
 from omni_cli.config.server import serve_command
 from omni_cli.config.users import User, settable, user_of
 from omni_cli.config.values import MISSING, at, by_path, is_within, plain, shown
-from omni_cli.deploy.layers import LayeredConfig
 from omni_cli.deploy.options import resolve_config
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_core.cli.source import with_source
 from omni_core.config.loading import unstructure
 from omni_core.config.schema import PipelineConfig

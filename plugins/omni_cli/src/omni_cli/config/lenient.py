@@ -10,7 +10,7 @@ from itertools import pairwise
 from attrs import define, evolve, field, fields
 
 from omni_cli.deploy.files import KEYS, SOURCE, DeployFile, SourceValues, environment_layer
-from omni_cli.deploy.layers import Layer, LayeredConfig, apply
+from omni_cli.deploy.override_layers import Layer, LayeredConfig, apply
 from omni_cli.deploy.platforms import platform
 from omni_cli.deploy.source import LayeredSource
 from omni_core.client.source import EVERY

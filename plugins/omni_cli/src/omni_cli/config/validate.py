@@ -15,8 +15,8 @@ from omni_cli.config.components import component_problems, unchecked
 from omni_cli.config.lenient import resolved
 from omni_cli.config.server import admission_problems, serve_command, server_problems
 from omni_cli.deploy.budgets import problems as placement_problems
-from omni_cli.deploy.layers import LayeredConfig
 from omni_cli.deploy.options import source_of
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.platforms import platform
 from omni_core.cli.source import with_source
 from omni_core.config.placement import plan

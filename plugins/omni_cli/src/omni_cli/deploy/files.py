@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from omni_cli.deploy.layers import ENVIRONMENT, Layer
+from omni_cli.deploy.override_layers import ENVIRONMENT, Layer
 from omni_cli.deploy.platforms import PLATFORMS
 from omni_core.client.source import VARIABLE
 from omni_core.config.documents import Document, Place, parse

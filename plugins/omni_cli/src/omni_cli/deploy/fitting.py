@@ -8,7 +8,7 @@ from attrs import evolve
 
 from omni_cli.deploy.budgets import check
 from omni_cli.deploy.devices import detect
-from omni_cli.deploy.layers import LayeredConfig
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_core.config.completion import Machine, Placement
 from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from omni_cli.deploy.layers import LayeredConfig
+from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.source import LayeredSource
 from omni_core.cli.source import SOURCE_OPTIONS
 from omni_core.client.source import parse_options

@@ -26,7 +26,7 @@ from omni_cli.deploy.files import (
     source_values,
     whole_values,
 )
-from omni_cli.deploy.layers import Layer, LayeredConfig, apply, for_every_stage
+from omni_cli.deploy.override_layers import Layer, LayeredConfig, apply, for_every_stage
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.platforms import platform
 from omni_core.client.checkpoints import interface_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omni_cli.deploy.layers import Layer, apply
+from omni_cli.deploy.override_layers import Layer, apply
 from omni_core.config.overrides import Override
 from omni_core.config.placement import plan, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_cli.deploy.files import leaves
-from omni_cli.deploy.layers import Layer, apply
+from omni_cli.deploy.override_layers import Layer, apply
 from omni_core.client.source import EVERY
 from omni_core.config.loading import unstructure
 from omni_core.config.overrides import Override
