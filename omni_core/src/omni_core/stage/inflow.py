@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from omni_core.control.back_pressure import Backlog
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.active_requests import DONE, ActiveRequest, Requests
-from omni_core.stage.backlog import Backlog
 from omni_core.stage.outbound import Outbound
 
 MOST_CHUNKS, MOST_CHUNK_BYTES = 256, 8 * 2**20

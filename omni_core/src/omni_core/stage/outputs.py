@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from omni_core.control.back_pressure import Backlog
 from omni_core.control.lanes import Lanes, Step, in_task
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
@@ -17,7 +18,6 @@ from omni_core.relay.transfer import Encodings
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
 from omni_core.services import MUTATION_SEAL
 from omni_core.stage.active_requests import ActiveRequest, Requests, Seal
-from omni_core.stage.backlog import Backlog
 from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.routing import Routing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.stage.backlog import Backlog
+from omni_core.control.back_pressure import Backlog
 
 
 def test_a_stream_is_full_at_its_bound_and_has_room_at_half_of_it() -> None:
