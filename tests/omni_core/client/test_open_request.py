@@ -13,7 +13,7 @@ import pytest
 import word_stages as words
 
 import omni_core as omni
-from omni_core.coordinator.input_stream import MOST_CHUNKS
+from omni_core.control.back_pressure import MOST_INPUT_CHUNKS
 from omni_core.interface import Interface
 from omni_core.protocol.outputs import AudioChunk, TextChunk
 
@@ -55,12 +55,12 @@ async def test_large_chunks_travel_too(run_folder: Path) -> None:
 async def test_a_slow_stage_slows_the_sender(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder, delay=0.002)) as pipe, pipe.open_request() as request:
         most = 0
-        for number in range(6 * MOST_CHUNKS):
+        for number in range(6 * MOST_INPUT_CHUNKS):
             await request.send(TextChunk(f"{number} "))
             most = max(most, number + 1 - request.chunks_taken)
-        assert most <= MOST_CHUNKS
+        assert most <= MOST_INPUT_CHUNKS
         await request.finish()
-        assert await request.results() == {"count": 6 * MOST_CHUNKS}
+        assert await request.results() == {"count": 6 * MOST_INPUT_CHUNKS}
 
 
 async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(run_folder: Path) -> None:
@@ -123,7 +123,7 @@ def test_threads_send_and_read(run_folder: Path) -> None:
         with pipe.open_request() as request:
 
             def write() -> None:
-                for number in range(3 * MOST_CHUNKS):
+                for number in range(3 * MOST_INPUT_CHUNKS):
                     request.send(TextChunk(f"{number} "))
                 request.finish()
 
@@ -131,8 +131,8 @@ def test_threads_send_and_read(run_folder: Path) -> None:
             writing.start()
             *partial, whole = list(request)
             writing.join(20)
-            assert [event.data for event in partial] == list(range(1, 3 * MOST_CHUNKS + 1))
-            assert (whole.data, whole.final) == (3 * MOST_CHUNKS, True)
+            assert [event.data for event in partial] == list(range(1, 3 * MOST_INPUT_CHUNKS + 1))
+            assert (whole.data, whole.final) == (3 * MOST_INPUT_CHUNKS, True)
         opened = pipe.open_request(request_id="dropped")
         opened.send(TextChunk("one"))
         del opened

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from omni_core.control.back_pressure import BACKLOG_BYTES, BACKLOG_MESSAGES, HIGH_WATER_MARK
 from omni_core.control.framing import Frame
-from omni_core.control.peer import ASK_AFTER, BACKLOG_BYTES, BACKLOG_MESSAGES, HIGH_WATER_MARK, Peer
+from omni_core.control.peer import ASK_AFTER, Peer
 from omni_core.errors import StageFailedError, TransportError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from omni_core.control.back_pressure import BACKLOG_MESSAGES
 from omni_core.control.framing import Frame
-from omni_core.control.peer import BACKLOG_MESSAGES
 from omni_core.control.sender import Sender
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from omni_core.control.back_pressure import MOST_INPUT_BYTES, MOST_INPUT_CHUNKS
 from omni_core.coordinator import inputs
 from omni_core.coordinator.actions import Ended, Feed, Start, Wake, Withdraw
-from omni_core.coordinator.input_stream import MOST_BYTES, MOST_CHUNKS, InputStream
+from omni_core.coordinator.input_stream import InputStream
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.tracked_request import TrackedRequest
 from omni_core.errors import RequestAbortedError, RequestFailedError
@@ -34,7 +35,9 @@ def test_a_request_begins_before_its_input_and_chunks_follow_it() -> None:
     assert stream.is_finished
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, MOST_CHUNKS), (MOST_BYTES // 4, 4), (3 * MOST_BYTES, 1)])
+@pytest.mark.parametrize(
+    ("size", "most"), [(1, MOST_INPUT_CHUNKS), (MOST_INPUT_BYTES // 4, 4), (3 * MOST_INPUT_BYTES, 1)]
+)
 def test_chunks_that_are_not_taken_are_bounded_by_number_and_bytes(size: int, most: int) -> None:
     _, tracked, stream = opened()
     inputs.ready(tracked)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from omni_core.config.schema import RestartConfig
+from omni_core.control.back_pressure import MAX_UNREAD_EVENTS, PAUSE_BYTES, PAUSE_EVENTS
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.deadlines import ANSWER_SECONDS
-from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, PAUSE_BYTES, PAUSE_EVENTS, SLOW_READER_SECONDS
+from omni_core.coordinator.reading import SLOW_READER_SECONDS
 from omni_core.coordinator.request_machine import LOST_PEER_SECONDS, RequestMachine
 from omni_core.coordinator.suspects import REMEMBERED_SECONDS
 from omni_core.coordinator.tracked_request import RequestState, TrackedRequest

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from omni_core.control.back_pressure import MOST_CHUNKS
 from omni_core.protocol.messages import FlowMessage, OmniRequest
 from omni_core.protocol.specs import PartSpec
 from omni_core.scheduling.base import IncomingMessage
-from omni_core.stage.inflow import MOST_CHUNKS
 from omni_core.stage.parts import Names, part_request, part_terminals
 from tests.omni_core.stage.test_stage import Process, Recorded, payload
 

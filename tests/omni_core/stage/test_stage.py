@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from omni_cli.tracing.recorder import Recorder
+from omni_core.control.back_pressure import MOST_CHUNK_BYTES, MOST_CHUNKS, MOST_OUTPUTS
 from omni_core.control.lanes import in_task
 from omni_core.errors import RelayCapacityError, TransportError
 from omni_core.protocol.codec import decode
@@ -28,9 +29,7 @@ from omni_core.protocol.specs import ProcessSpec, StageSpec
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_core.stage.inflow import MOST_CHUNK_BYTES, MOST_CHUNKS
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.outputs import MOST_OUTPUTS
 from omni_core.stage.stage import Stage
 
 

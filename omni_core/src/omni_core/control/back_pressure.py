@@ -1,4 +1,8 @@
-"""Bounds on streams: what of each one waits for its reader, and when its writer must wait. No IO."""
+"""Back-pressure: the bounds on what may wait, and :class:`Backlog`, which says when the writer of a stream must wait. No IO.
+
+A reader that falls behind makes its writer wait, step by step up to the client, whose further requests are refused at last
+(``max_in_flight``). docs/how-a-request-flows.md lists the places in their order; a relay's pool has its bound in its own settings.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,29 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from attrs import define, field
+
+BACKLOG_MESSAGES, BACKLOG_BYTES = 1_000, 4 * 2**20
+"""Messages and bytes that may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
+
+HIGH_WATER_MARK = 20_000
+"""Messages that may wait for one peer. Admission bounds what is in flight; a peer this far behind is not reading."""
+
+MOST_OUTPUTS, MOST_OUTPUT_BYTES = 32, 4 * 2**20
+"""Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new. So many of one request, or so many bytes of it,
+may wait; then its scheduler makes no more of them.
+"""
+
+MOST_CHUNKS, MOST_CHUNK_BYTES = 256, 8 * 2**20
+"""Chunks of one stream, or bytes of them, that may wait in a stage's inbox; then the stage that sends them is asked to wait."""
+
+MOST_INPUT_CHUNKS, MOST_INPUT_BYTES = 64, 8 * 2**20
+"""Chunks of a request's input, or bytes of them, that may be on their way to its entry stage or wait there; then the client waits."""
+
+PAUSE_EVENTS, PAUSE_BYTES = 1_000, 8 * 2**20
+"""Partial results that wait for one streaming client, or bytes of them; then its stages send no more, and go on at half of both."""
+
+MAX_UNREAD_EVENTS = 10_000
+"""Partial results that may wait for one streaming client before its request fails: its stages did not wait when they were told to."""
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
+from omni_core.control.back_pressure import BACKLOG_BYTES, BACKLOG_MESSAGES, HIGH_WATER_MARK
 from omni_core.control.framing import Frame, Work
 from omni_core.errors import OmniError, TransportError
-
-HIGH_WATER_MARK = 20_000
-"""Messages that may wait for one peer. Admission bounds what is in flight; a peer this far behind is not reading."""
-
-BACKLOG_MESSAGES, BACKLOG_BYTES = 1_000, 4 * 2**20
-"""Messages and bytes that may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
 
 ASK_AFTER = 10_000
 """Pairs of request and stage that are recorded for a peer before its owner asks which requests are still in flight."""
@@ -81,6 +76,7 @@ class Peer:
 
     @property
     def is_behind(self) -> bool:
+        """Back-pressure: true while its senders must wait."""
         return len(self.waiting) > BACKLOG_MESSAGES or self._waiting_bytes > BACKLOG_BYTES
 
     def forget(self, request_id: str) -> None:

@@ -105,7 +105,7 @@ class ControlPlane:
 
         Raises:
             CodecError: the message holds something that cannot be sent.
-            TransportError: the peer has left :data:`~omni_core.control.peer.HIGH_WATER_MARK` messages unread.
+            TransportError: the peer has left :data:`~omni_core.control.back_pressure.HIGH_WATER_MARK` messages unread.
         """
         made = frame(message, work)
         if threading.get_ident() == self._thread:
@@ -164,7 +164,7 @@ class ControlPlane:
         return link
 
     def is_behind(self, endpoint: str) -> bool:
-        """Return True if so much waits for a peer that senders must await :meth:`room` before they send more of a request."""
+        """Back-pressure: return True if senders must await :meth:`room` before they send this peer more of a request."""
         sender = self._senders.get(endpoint)
         return sender is not None and sender.peer.is_behind
 

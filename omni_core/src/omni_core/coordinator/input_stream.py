@@ -1,4 +1,4 @@
-"""The input of a request that comes as a stream: what was sent of it, and what its entry stage has taken. No IO.
+"""The input of a request that comes as a stream, with back-pressure: what was sent of it, and what its entry stage has taken. No IO.
 
 A chunk is a credit in use until the stage's scheduler has taken it. A stage that takes nothing, or whose outputs wait, gives none back,
 so the sender waits.
@@ -11,8 +11,7 @@ from collections import deque
 
 from attrs import define, field
 
-MOST_CHUNKS, MOST_BYTES = 64, 8 * 2**20
-"""Chunks of one request, or bytes of them, that may be on their way to its entry stage or wait there; then its sender waits."""
+from omni_core.control.back_pressure import MOST_INPUT_BYTES, MOST_INPUT_CHUNKS
 
 
 @define
@@ -47,7 +46,9 @@ class InputStream:
         """True if a chunk may be sent now. One chunk is, however large."""
         if self.is_unwanted:
             return True
-        return self.is_ready and len(self._sizes) < MOST_CHUNKS and (self._nbytes < MOST_BYTES or not self._sizes)
+        if not self.is_ready or len(self._sizes) >= MOST_INPUT_CHUNKS:
+            return False
+        return self._nbytes < MOST_INPUT_BYTES or not self._sizes
 
     def put(self, nbytes: int) -> int:
         """Count a chunk. Returns its number, from 0."""

@@ -1,14 +1,9 @@
-"""Bounds on what a streaming client leaves unread: when its stages pause and go on, and when its request fails. No IO."""
+"""Back-pressure of a streaming client that leaves results unread: when its stages pause and go on, and when its request fails. No IO."""
 
 from __future__ import annotations
 
+from omni_core.control.back_pressure import PAUSE_BYTES, PAUSE_EVENTS
 from omni_core.coordinator.tracked_request import StreamEvent, TrackedRequest
-
-MAX_UNREAD_EVENTS = 10_000
-"""Partial results that may wait for one streaming client before its request fails: its stages did not wait when they were told to."""
-
-PAUSE_EVENTS, PAUSE_BYTES = 1_000, 8 * 2**20
-"""Partial results that wait for one streaming client, or bytes of them; then its stages send no more, and go on at half of both."""
 
 SLOW_READER_SECONDS = 120.0
 """A client that has been sent no more for so long, and has read nothing, holds up others in its stages: its request fails."""

@@ -14,10 +14,11 @@ from typing import Any
 
 from attrs import evolve
 
+from omni_core.control.back_pressure import MAX_UNREAD_EVENTS
 from omni_core.coordinator.actions import Action, Ended, Flow, Start, Wake, Withdraw
 from omni_core.coordinator.deadlines import Deadlines, Due, check_timeout
 from omni_core.coordinator.input_stream import InputStream
-from omni_core.coordinator.reading import MAX_UNREAD_EVENTS, SLOW_READER_SECONDS, has_read, must_pause, slowness
+from omni_core.coordinator.reading import SLOW_READER_SECONDS, has_read, must_pause, slowness
 from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
 from omni_core.coordinator.terminals import chosen_terminals
 from omni_core.coordinator.timers import Timers

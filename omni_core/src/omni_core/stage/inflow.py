@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from omni_core.control.back_pressure import Backlog
+from omni_core.control.back_pressure import MOST_CHUNK_BYTES, MOST_CHUNKS, Backlog
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.active_requests import DONE, ActiveRequest, Requests
 from omni_core.stage.outbound import Outbound
-
-MOST_CHUNKS, MOST_CHUNK_BYTES = 256, 8 * 2**20
-"""Chunks of one stream, or bytes of them, that may wait in a stage's inbox; then the stage that sends them is asked to wait."""
 
 
 class Inflow:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.back_pressure import Backlog
+from omni_core.control.back_pressure import MOST_OUTPUT_BYTES, MOST_OUTPUTS, Backlog
 from omni_core.control.lanes import Lanes, Step, in_task
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
@@ -24,11 +24,6 @@ from omni_core.stage.routing import Routing
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage
-
-MOST_OUTPUTS, MOST_OUTPUT_BYTES = 32, 4 * 2**20
-"""Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new. So many of one request, or so many bytes of it,
-may wait; then its scheduler makes no more of them.
-"""
 
 
 class Outputs:
@@ -172,7 +167,7 @@ class Outputs:
                 del self._resumed[active.request_id]
 
     def _regulate(self) -> None:
-        """Let the scheduler begin new requests or not, after a change of what waits to be handed on. From any thread.
+        """Back-pressure: let the scheduler begin new requests or not, after a change of what waits to be handed on. From any thread.
 
         A stage that is streamed to is never held: others may hold memory until it has seen the end of what it has begun.
         """

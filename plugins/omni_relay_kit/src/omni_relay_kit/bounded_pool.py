@@ -1,4 +1,6 @@
-"""The bookkeeping of a relay's pool: used blocks, and the queue of transfers that wait for memory. It holds no bytes."""
+"""The bookkeeping of a relay's pool: used blocks, and its back-pressure, the queue of transfers that wait for memory. It holds no
+bytes.
+"""
 
 from __future__ import annotations
 
