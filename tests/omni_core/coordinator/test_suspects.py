@@ -108,7 +108,7 @@ def test_a_content_that_was_there_twice_runs_alone_and_is_refused_when_it_was_th
     assert suspects.refusal(b"x", 0.0) == ""
     suspects.blame(b"x", 1, "that of 'a'", 100.0)
     assert "the last time that of 'a'; they are refused for 550 s more" in suspects.refusal(b"x", 150.0)
-    assert suspects.refusal(b"y", 0.0) == suspects.refusal(None, 0.0) == ""
+    assert suspects.refusal(b"y", 0.0) == ""
     suspects.absolve(b"x")
     assert not suspects.knows(b"x")
     assert suspects.refusal(b"x", 0.0) == ""

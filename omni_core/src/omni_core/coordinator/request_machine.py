@@ -129,7 +129,7 @@ class RequestMachine:
             self._check(request, name)
             terminals = self._terminals_of(request)
             digest = self._digest(request) if self._suspects.knows_any(now) and not is_open else None
-            if refusal := self._suspects.refusal(digest, now):
+            if digest is not None and (refusal := self._suspects.refusal(digest, now)):
                 raise InvalidRequestError(refusal)
         except OmniError:
             self.counts["refused"] += 1
@@ -149,7 +149,7 @@ class RequestMachine:
         request, name = tracked.request, tracked.request_id
         if request.timeout is not None:
             self._set_timer(now + request.timeout, name, self._deadlines.expire)
-        if self._suspects.knows(digest):
+        if digest is not None and self._suspects.knows(digest):
             self._suspects.put(tracked, now)
             self._set_timer(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
             return self._next_suspect(now)

@@ -210,14 +210,14 @@ class Suspects:
             self._killers.popitem(last=False)
         return bool(self._killers)
 
-    def knows(self, digest: bytes | None) -> bool:
+    def knows(self, digest: bytes) -> bool:
         """Return whether requests of this content must run alone."""
-        content = self._killers.get(digest) if digest is not None else None
+        content = self._killers.get(digest)
         return content is not None and content.blame >= _RUNS_ALONE
 
-    def refusal(self, digest: bytes | None, now: float) -> str:
+    def refusal(self, digest: bytes, now: float) -> str:
         """Return why requests of this content are refused; empty if they are not."""
-        content = self._killers.get(digest) if digest is not None else None
+        content = self._killers.get(digest)
         if content is None or content.blame < _REFUSED:
             return ""
         return (

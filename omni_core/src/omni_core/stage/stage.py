@@ -216,8 +216,9 @@ class Stage(StageThread):
     def _give(self, active: ActiveRequest, payload: StagePayload, source: str | None) -> None:
         """Give the scheduler a request: of another part, whose result is the input here, as a client would have sent it."""
         active.payload_from = source or ""
-        view, is_stream = self.spec.enters, self._streams_in(source)
+        view, is_stream = self.spec.enters, False
         if view is not None:
+            is_stream = self._streams_in(source)
             assert active.request is not None
             inputs = payload.request.inputs if source is None else None if is_stream else payload.data
             payload = StagePayload(active.request_id, evolve(active.request, inputs=inputs), None)
