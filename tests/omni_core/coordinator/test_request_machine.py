@@ -28,7 +28,8 @@ from omni_core.errors import (
     RequestTimeoutError,
     StageFailedError,
 )
-from omni_core.processes.restarts import Unit, UnitState
+from omni_core.processes.actions import UnitState
+from omni_core.processes.restarts import Unit
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 

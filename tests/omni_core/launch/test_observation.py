@@ -12,7 +12,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import PluginError
 from omni_core.launch.observation import Answers, Observation
 from omni_core.plugins import PluginRegistry
-from omni_core.processes.restarts import UnitState
+from omni_core.processes.actions import UnitState
 from omni_core.processes.supervisor import Role
 from omni_core.protocol.messages import (
     FlushReport,

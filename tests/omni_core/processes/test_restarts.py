@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omni_core.config.schema import RestartConfig
-from omni_core.processes.restarts import (
-    ABORT_GRACE_SECONDS,
-    COMPUTE_SECONDS,
-    LAST_MESSAGE_SECONDS,
-    STALL_SECONDS,
+from omni_core.processes.actions import (
     Action,
     Changed,
     Died,
@@ -20,9 +16,9 @@ from omni_core.processes.restarts import (
     Ready,
     Stalled,
     Started,
-    Unit,
     UnitState,
 )
+from omni_core.processes.restarts import ABORT_GRACE_SECONDS, COMPUTE_SECONDS, LAST_MESSAGE_SECONDS, STALL_SECONDS, Unit
 from omni_core.protocol.messages import RunningCompute
 
 POLICY = RestartConfig(limit=3, window=60.0, backoff=0.5, backoff_limit=1.5)

@@ -11,8 +11,8 @@ import pytest
 from omni_core.config.schema import RestartConfig
 from omni_core.errors import StartupError
 from omni_core.machines.placing import with_rendezvous
+from omni_core.processes.actions import UnitState
 from omni_core.processes.process import Launch, SupervisedProcess
-from omni_core.processes.restarts import UnitState
 from omni_core.processes.supervisor import Supervisor
 from omni_core.protocol.messages import ErrorInfo
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec

@@ -12,7 +12,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.errors import OmniError
 from omni_core.observe.recording import Profiling
-from omni_core.processes.restarts import UnitState
+from omni_core.processes.actions import UnitState
 from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec

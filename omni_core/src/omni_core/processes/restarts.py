@@ -1,4 +1,4 @@
-"""The life of one unit as a state machine without IO: events and the time in, actions out.
+"""Restarts: the life of one unit as a state machine without IO, events and the time in, actions out.
 
 A unit is what starts and dies together: one process, or the ranks of a tensor parallel stage. It is launched, becomes ready, may
 stall, dies, is restarted with a bounded back-off, and is at last declared failed. :mod:`omni_core.processes.supervisor` carries out
@@ -10,11 +10,23 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
 
 from attrs import define, field, frozen
 
 from omni_core.config.schema import RestartConfig
+from omni_core.processes.actions import (
+    Action,
+    Changed,
+    Died,
+    Failed,
+    Kill,
+    Launch,
+    Ping,
+    Ready,
+    Stalled,
+    Started,
+    UnitState,
+)
 from omni_core.protocol.messages import RunningCompute
 
 LAST_MESSAGE_SECONDS = 0.05
@@ -31,86 +43,6 @@ LONGEST_PAUSE_SECONDS = 600.0
 
 ABORT_GRACE_SECONDS = 30.0
 """The time that the compute of an aborted request has to end, or the stage's ``compute_timeout`` if that is shorter."""
-
-
-class UnitState(Enum):
-    """The state of a unit."""
-
-    STARTING = "starting"
-    READY = "ready"
-    STALLED = "stalled"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-@frozen
-class Launch:
-    """Start every process of the unit."""
-
-
-@frozen
-class Kill:
-    """Kill every process of the unit that still runs."""
-
-
-@frozen
-class Ping:
-    """Ask a process for an answer (:meth:`Unit.answered`)."""
-
-    process: str
-
-
-@frozen
-class Changed:
-    """Report the new state of the unit."""
-
-    state: UnitState
-
-
-@frozen
-class Started:
-    """Report the end of the first start. ``problem`` says why it failed; the logs of ``late`` processes explain it."""
-
-    problem: str = ""
-    late: Sequence[str] = ()
-
-
-@frozen
-class Ready:
-    """Report that every process of the unit reads its socket; ``again``: after a restart."""
-
-    again: bool
-
-
-@frozen
-class Stalled:
-    """Report that a process does not answer."""
-
-    process: str
-
-
-@frozen
-class Died:
-    """Report that the unit was serving, or about to, and that its processes are gone or going. :meth:`Unit.settled` must follow."""
-
-    reason: str
-
-
-@frozen
-class Failed:
-    """Report that the unit has died too often, ``deaths`` times, and that what needs it fails until it serves again.
-
-    Attributes:
-        pause: seconds until it is tried again; ``None``: never.
-    """
-
-    reason: str
-    deaths: int
-    pause: float | None
-
-
-Action = Launch | Kill | Ping | Changed | Started | Ready | Stalled | Died | Failed
 
 
 @define

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from omni_core.config.schema import RestartConfig
 from omni_core.errors import OmniError, StartupError, is_interrupt, message_of
-from omni_core.processes import restarts
+from omni_core.processes import actions
+from omni_core.processes.actions import Action
 from omni_core.processes.process import Launch, SupervisedProcess
-from omni_core.processes.restarts import Action, Unit
+from omni_core.processes.restarts import COMPUTE_SECONDS, Unit
 from omni_core.protocol.messages import ErrorInfo, RunningCompute
 from omni_core.protocol.specs import ProcessSpec, UnitSpec
 
@@ -83,7 +84,7 @@ class Supervisor:
         self.spec = spec
         self.processes: list[SupervisedProcess] = []
         self.role = Role.SERVING
-        timeouts = {each.name: each.compute_timeout or restarts.COMPUTE_SECONDS for each in spec.stages}
+        timeouts = {each.name: each.compute_timeout or COMPUTE_SECONDS for each in spec.stages}
         names = [process.name for process in spec.processes]
         self.life = Unit(self.label, names, policy, spec.startup_timeout, timeouts)
         self._owner = owner
@@ -164,33 +165,33 @@ class Supervisor:
         self._carry_out(self.life.clock(self._loop.time()))
 
     # --- actions -------------------------------------------------------------------------------------------------------
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _carry_out(self, decided: Iterable[Action]) -> None:
         where = {"stage": self.label}
-        for action in actions:
-            if isinstance(action, restarts.Launch):
+        for action in decided:
+            if isinstance(action, actions.Launch):
                 self.processes = []
                 self._placing = asyncio.ensure_future(self._start_processes())
                 self._placing.add_done_callback(self._has_placed)
-            elif isinstance(action, restarts.Kill):
+            elif isinstance(action, actions.Kill):
                 if self._placing is not None and not self._placing.done():
                     self._placing.cancel()
                 for process in self.processes:
                     process.kill()
-            elif isinstance(action, restarts.Ping):
+            elif isinstance(action, actions.Ping):
                 self._owner.ping(next(each.spec for each in self.processes if each.spec.name == action.process))
-            elif isinstance(action, restarts.Changed):
+            elif isinstance(action, actions.Changed):
                 self._owner.unit_changed(self)
-            elif isinstance(action, restarts.Stalled):
+            elif isinstance(action, actions.Stalled):
                 pid = next(each.pid for each in self.processes if each.spec.name == action.process)
                 logger.warning("stage %s: process %d does not answer; its requests wait", self.label, pid, extra=where)
-            elif isinstance(action, restarts.Ready):
+            elif isinstance(action, actions.Ready):
                 self._owner.unit_is_ready(self)
                 if action.again:
                     logger.warning("stage %s: serves again (pid %d)", self.label, self.processes[0].pid, extra=where)
                     self._owner.unit_is_back(self)
-            elif isinstance(action, restarts.Started):
+            elif isinstance(action, actions.Started):
                 self._end_start(action)
-            elif isinstance(action, restarts.Died):
+            elif isinstance(action, actions.Died):
                 log = "".join(each.last_lines for each in self.processes if not each.running) or self.progress(())
                 logger.error("stage %s: %s%s", self.label, action.reason, log, extra=where)
                 self._owner.unit_died(self, action.reason)
@@ -227,9 +228,9 @@ class Supervisor:
         problem = "" if placing.cancelled() or placing.cancelling() else placing.result()
         if problem is not None:
             names = [process.spec.name for process in self.processes]
-            self._carry_out([restarts.Kill(), *self.life.launch_failed(names, problem, self._loop.time())])
+            self._carry_out([actions.Kill(), *self.life.launch_failed(names, problem, self._loop.time())])
 
-    def _end_start(self, action: restarts.Started) -> None:
+    def _end_start(self, action: actions.Started) -> None:
         if self.started.done():
             return
         if not action.problem:

@@ -20,8 +20,8 @@ from omni_core.errors import ConfigError, OmniError, StartupError, is_interrupt,
 from omni_core.launch.prepare import PreparedPipeline
 from omni_core.launch.running import Running
 from omni_core.machines import needs
+from omni_core.processes.actions import UnitState
 from omni_core.processes.deaths import concerns
-from omni_core.processes.restarts import UnitState
 from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.protocol.messages import PeerJoinedMessage, PeerLeftMessage, ShutdownMessage
 from omni_core.protocol.specs import UnitSpec
