@@ -128,7 +128,7 @@ async def travel(folder: Path) -> dict[str, list[Function]]:
 def decode_step() -> list[Function]:
     import torch
 
-    from omni_qwen3.conformance import TalkerConformance
+    from omni_testing.ours.qwen3 import TalkerConformance
     from omni_torch.engine.scheduler import EngineScheduler
 
     torch.set_num_threads(1)

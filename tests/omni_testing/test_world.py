@@ -12,10 +12,10 @@ from attrs import evolve
 
 from omni_core.coordinator.actions import Start
 from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.coordinator.suspects import Suspects, Verdict
+from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
 from omni_core.processes.deaths import DeathReport, Deaths
-from omni_core.processes.unit import Unit
+from omni_core.processes.restarts import Unit
 from omni_testing.world import Broken, World
 
 

@@ -12,7 +12,7 @@ from omni_core.references import exports
 
 if TYPE_CHECKING:
     from omni_core.client import AsyncPipe, Pipe, open, open_async, run
-    from omni_core.client.messages import KINDS, MediaPolicy, Recording
+    from omni_core.client.chat_request import KINDS, MediaPolicy, Recording
     from omni_core.config.completion import DoesNotFitError, Machine, Placement
     from omni_core.config.compose import Edge, compose
     from omni_core.config.loading import expanded
@@ -154,7 +154,7 @@ __all__ = [
 
 _HOMES = {
     "omni_core.client": "AsyncPipe Pipe open open_async run",
-    "omni_core.client.messages": "KINDS MediaPolicy Recording",
+    "omni_core.client.chat_request": "KINDS MediaPolicy Recording",
     "omni_core.config.completion": "DoesNotFitError Machine Placement",
     "omni_core.config.compose": "Edge compose",
     "omni_core.config.loading": "expanded",

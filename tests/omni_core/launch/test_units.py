@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from omni_core.launch.units import Units
-from omni_core.processes.unit import UnitState
+from omni_core.processes.restarts import UnitState
 from omni_core.protocol.messages import PeerFailedMessage, PeerUpMessage
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 

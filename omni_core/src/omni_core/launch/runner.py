@@ -37,7 +37,7 @@ from omni_core.processes.run_directory import DirectoryCleaner, restore_director
 from omni_core.processes.supervisor import Supervisor
 from omni_core.protocol import messages
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.operations import OperationCancel, OperationDone, OperationRequest
+from omni_core.protocol.operation_messages import OperationCancel, OperationDone, OperationRequest
 
 logger = logging.getLogger(__name__)
 

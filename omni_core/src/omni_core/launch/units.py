@@ -12,10 +12,10 @@ from omni_core.control.network import Network
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.errors import StageFailedError, contained
+from omni_core.processes.actions import UnitState
 from omni_core.processes.deaths import Deaths
 from omni_core.processes.heartbeat import Heartbeat
 from omni_core.processes.supervisor import Role, Supervisor
-from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
 

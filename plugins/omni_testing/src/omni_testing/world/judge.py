@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from omni_core.coordinator.deadlines import ANSWER_SECONDS
-from omni_core.coordinator.requests import StreamEvent
+from omni_core.coordinator.tracked_request import StreamEvent
 from omni_core.errors import (
     InvalidRequestError,
     OmniError,

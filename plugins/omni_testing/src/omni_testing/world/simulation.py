@@ -18,10 +18,10 @@ from omni_core.coordinator.replicas import Load, ReplicaChoice, ReplicatedGroup,
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.errors import InvalidRequestError, OmniError
 from omni_core.launch.units import Units
+from omni_core.processes.actions import UnitState
 from omni_core.processes.deaths import REPORT_SECONDS
 from omni_core.processes.process import Launch, SupervisedProcess
 from omni_core.processes.supervisor import Supervisor
-from omni_core.processes.unit import UnitState
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import ProcessSpec, UnitSpec
 from omni_testing.world import harm, judge
