@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import ModuleType
 
+import chat_stages
 import pytest
 from attrs import evolve
 
@@ -13,8 +13,8 @@ import omni_core as omni
 from omni_core.interface import TEXT
 
 
-async def test_chats_run_side_by_side_and_cancelling_one_aborts_it(stages: ModuleType, run_folder: Path) -> None:
-    async with omni.open_async(stages.chat_pipeline(run_folder)) as pipe:
+async def test_chats_run_side_by_side_and_cancelling_one_aborts_it(run_folder: Path) -> None:
+    async with omni.open_async(chat_stages.chat_pipeline(run_folder)) as pipe:
         replies = await asyncio.gather(*(pipe.chat(word) for word in ("a", "b")))
         assert [reply.text for reply in replies] == ["a", "b"]
         stream = pipe.chat("c d", stream=True, modalities=["text"])
@@ -33,9 +33,9 @@ async def test_chats_run_side_by_side_and_cancelling_one_aborts_it(stages: Modul
         assert list(pipe.health()) == ["all"]
 
 
-async def test_a_speech_model_says_a_text(stages: ModuleType, run_folder: Path) -> None:
-    interface = evolve(stages.INTERFACE, roles={"vocoder": "say"}, groups=[], outputs=["audio"])
-    config = stages.chat_pipeline(run_folder, interface=interface)
+async def test_a_speech_model_says_a_text(run_folder: Path) -> None:
+    interface = evolve(chat_stages.INTERFACE, roles={"vocoder": "say"}, groups=[], outputs=["audio"])
+    config = chat_stages.chat_pipeline(run_folder, interface=interface)
     assert TEXT not in interface.roles
     async with omni.open_async(config, request_timeout=30.0) as pipe:
         reply = await pipe.speak("good morning", voice="bert", modalities=["audio"])
@@ -44,14 +44,14 @@ async def test_a_speech_model_says_a_text(stages: ModuleType, run_folder: Path) 
         assert [type(piece) async for piece in pipe.speak("hi", stream=True, modalities=["audio"])] == [omni.AudioPiece]
 
 
-async def test_a_pipeline_that_answers_is_asked_to_read_aloud(stages: ModuleType, run_folder: Path) -> None:
-    interface = evolve(stages.INTERFACE, prompts={"speech": "Read: {text}"})
-    async with omni.open_async(stages.chat_pipeline(run_folder, interface=interface)) as pipe:
+async def test_a_pipeline_that_answers_is_asked_to_read_aloud(run_folder: Path) -> None:
+    interface = evolve(chat_stages.INTERFACE, prompts={"speech": "Read: {text}"})
+    async with omni.open_async(chat_stages.chat_pipeline(run_folder, interface=interface)) as pipe:
         assert (await pipe.speak("good morning")).text == "Read: good morning"
 
 
-async def test_wrong_arguments_fail_before_anything_is_started(stages: ModuleType, tmp_path: Path) -> None:
-    config = stages.chat_pipeline(tmp_path)
+async def test_wrong_arguments_fail_before_anything_is_started(tmp_path: Path) -> None:
+    config = chat_stages.chat_pipeline(tmp_path)
     with pytest.raises(omni.ConfigError, match="retries: must not be negative"):
         omni.open_async(config, retries=-1)
     with pytest.raises(omni.ConfigError, match="request_timeout: must be greater than 0 and finite"):
@@ -69,8 +69,8 @@ async def test_wrong_arguments_fail_before_anything_is_started(stages: ModuleTyp
     assert omni.open_async(config, config=overlay).config.retries == 3
 
 
-async def test_a_request_without_a_timeout_has_the_pipelines(stages: ModuleType, run_folder: Path) -> None:
-    async with omni.open_async(stages.chat_pipeline(run_folder), request_timeout=0.2) as pipe:
+async def test_a_request_without_a_timeout_has_the_pipelines(run_folder: Path) -> None:
+    async with omni.open_async(chat_stages.chat_pipeline(run_folder), request_timeout=0.2) as pipe:
         with pytest.raises(omni.RequestTimeoutError):
             await pipe.chat("wait " * 400)
         assert (await pipe.chat("wait " * 20, timeout=30.0)).text

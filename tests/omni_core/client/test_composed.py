@@ -55,12 +55,12 @@ def check_answers(pipe: omni.Pipe, sounds: list[int]) -> None:
 
 
 def test_an_assistant_is_its_parts_with_streams_between_them(pipe: omni.Pipe) -> None:
-    check_answers(pipe, parts, [1, 1, 1, 1])
+    check_answers(pipe, [1, 1, 1, 1])
 
 
 def test_an_assistant_may_speak_when_the_text_is_whole(run_folder: Path) -> None:
     with omni.open(assistant(run_folder, stream=False)) as pipe:
-        check_answers(pipe, parts, [4])
+        check_answers(pipe, [4])
 
 
 def test_each_part_sees_its_own_parameters_and_only_what_is_wanted_of_it(pipe: omni.Pipe) -> None:

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 
+import chat_stages
 import psutil
 import pytest
 
@@ -22,8 +22,8 @@ import omni_core as omni
 LONG = "wait " * 400
 
 
-def test_closing_ends_the_calls_and_the_processes(stages: ModuleType, run_folder: Path) -> None:
-    pipe = omni.open(stages.chat_pipeline(run_folder), set={"max_in_flight": 7}, request_timeout=60.0)
+def test_closing_ends_the_calls_and_the_processes(run_folder: Path) -> None:
+    pipe = omni.open(chat_stages.chat_pipeline(run_folder), set={"max_in_flight": 7}, request_timeout=60.0)
     assert (pipe.config.max_in_flight, pipe.config.request_timeout) == (7, 60.0)
     raised: list[BaseException] = []
 
@@ -46,8 +46,8 @@ def test_closing_ends_the_calls_and_the_processes(stages: ModuleType, run_folder
         pipe.chat("hi")
 
 
-def test_a_dropped_pipe_ends_its_processes(stages: ModuleType, run_folder: Path) -> None:
-    pipe = omni.open(stages.chat_pipeline(run_folder))
+def test_a_dropped_pipe_ends_its_processes(run_folder: Path) -> None:
+    pipe = omni.open(chat_stages.chat_pipeline(run_folder))
     processes = [psutil.Process(pid) for pid in pipe._pipe.process_ids.values()]
     thread = pipe._thread.thread
     del pipe
@@ -73,7 +73,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_aborts_the_request_and_the_exit_ends_the_rest(stages: ModuleType, run_folder: Path) -> None:
+def test_ctrl_c_aborts_the_request_and_the_exit_ends_the_rest(run_folder: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(run_folder), LONG]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
         assert script.stdout is not None
@@ -87,28 +87,26 @@ def test_ctrl_c_aborts_the_request_and_the_exit_ends_the_rest(stages: ModuleType
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_failed_start_is_an_error_and_leaves_nothing(stages: ModuleType, run_folder: Path) -> None:
+def test_a_failed_start_is_an_error_and_leaves_nothing(run_folder: Path) -> None:
     with pytest.raises(omni.StartupError, match="no_such_function"):
-        omni.open(stages.chat_pipeline(run_folder), set={"write.factory": "chat_stages:no_such_function"})
+        omni.open(chat_stages.chat_pipeline(run_folder), set={"write.factory": "chat_stages:no_such_function"})
     with pytest.raises(omni.ConfigError, match=r"set max_in_flight=0|max_in_flight: must be at least 1"):
-        omni.open(stages.chat_pipeline(run_folder), max_in_flight=0)
+        omni.open(chat_stages.chat_pipeline(run_folder), max_in_flight=0)
 
 
-def test_only_the_main_thread_takes_ctrl_c(stages: ModuleType, run_folder: Path) -> None:
+def test_only_the_main_thread_takes_ctrl_c(run_folder: Path) -> None:
     """A signal that another thread takes does not wake the main thread, which may wait for a reply."""
-    with omni.open(stages.chat_pipeline(run_folder)) as pipe:
+    with omni.open(chat_stages.chat_pipeline(run_folder)) as pipe:
         status = Path(f"/proc/self/task/{pipe._thread.thread.native_id}/status").read_text()
     (blocked,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
     assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
 
 
-def test_an_event_loop_that_cannot_be_made_is_an_error(
-    stages: ModuleType, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_loop_that_cannot_be_made_is_an_error(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_loop() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    config = stages.chat_pipeline(run_folder)
+    config = chat_stages.chat_pipeline(run_folder)
     monkeypatch.setattr("asyncio.events.new_event_loop", no_loop)
     with pytest.raises(OSError, match="Too many open files"):
         omni.open(config)
@@ -160,7 +158,7 @@ print(json.dumps([os.getpid(), answers, codes, rest, text, same, ended(lasting)]
 """
 
 
-def test_forks_of_the_program_neither_use_the_pipeline_nor_disturb_it(stages: ModuleType, run_folder: Path) -> None:
+def test_forks_of_the_program_neither_use_the_pipeline_nor_disturb_it(run_folder: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS, str(run_folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert done.returncode == 0, done.stderr

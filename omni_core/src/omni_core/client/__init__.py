@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "async_pipe": ("AsyncPipe", "AsyncReplyStream", "OpenOptions", "open_async"),
-    "messages": ("MediaPolicy", "Recording"),
+    "chat_request": ("MediaPolicy", "Recording"),
     "open_request": ("OpenRequest",),
     "pipe": ("Pipe", "ReplyStream", "open", "run"),
     "replies": ("Audio", "AudioPiece", "Piece", "Reply", "TextPiece", "TranscriptPiece", "Usage"),

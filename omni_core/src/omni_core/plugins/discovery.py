@@ -25,10 +25,7 @@ from omni_core.plugins.levels import Levels, Offer, check_known, complaint, decl
 ENTRY_POINT_GROUP = "omni"
 
 APIS_GROUP = "omni.apis"
-"""A distribution whose Python interface has a level of its own names it here: ``torch = "omni_torch.api [torch-1]"``."""
-
-APIS_GROUP = "omni.apis"
-"""Entry points of distributions that offer a Python interface with a level of its own, such as ``torch = "omni_torch.api [torch-1]"``."""
+"""A distribution whose Python interface has a level of its own names it here: ``mine = "my_models.api [mine-1]"``."""
 
 SLOW_IMPORT = 0.1
 """Seconds of import above which a plugin is reported as slow: every command of ``omni`` waits for it."""
