@@ -201,14 +201,14 @@ def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
         narrow = torch.from_numpy(blocks[..., 2:].reshape(len(rows), -1).copy())
         return narrow.view(torch.int8) if kind == "Q8_0" else narrow, halves.to(torch.bfloat16)
     # Two float16, 12 bytes of eight 6-bit scales and minima, and 128 bytes: of 32 the low halves are a group, the high ones the next.
-    blocks = rows.reshape(len(rows), -1, 4 + 12 + 16 * SUPER)
-    both = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
-    packed = blocks[..., 4:16].astype(np.uint8)
-    low, middle, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
-    factors = np.concatenate([low & 63, (high & 15) | ((low >> 6) << 4)], -1) * both[..., :1]
-    minima = np.concatenate([middle & 63, (high >> 4) | ((middle >> 6) << 4)], -1) * both[..., 1:]
-    bytes_of = blocks[..., 16:].reshape(*blocks.shape[:2], SUPER // 2, 1, GROUP)
-    values = np.concatenate([bytes_of & 15, bytes_of >> 4], -2).reshape(*blocks.shape[:2], SUPER, GROUP)
+    from gguf.quants import Q4_K
+
+    supers = rows.reshape(-1, 4 + 12 + 16 * SUPER)
+    both = np.ascontiguousarray(supers[:, :4]).view(np.float16).astype(np.float32)
+    low, high = Q4_K.get_scale_min(supers[:, 4:16])
+    factors, minima = low * both[:, :1], high * both[:, 1:]
+    bytes_of = supers[:, 16:].reshape(-1, SUPER // 2, 1, GROUP)
+    values = np.concatenate([bytes_of & 15, bytes_of >> 4], 2).reshape(-1, SUPER, GROUP)
     # A group without a scale is its minimum everywhere, which a zero point alone cannot say.
     values = np.where(factors[..., None] == 0, 0, values).astype(np.uint8)
     scales = np.where(factors == 0, minima, factors)
