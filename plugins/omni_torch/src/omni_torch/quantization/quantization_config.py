@@ -14,7 +14,15 @@ from attrs import field, frozen
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.folders import read_json
-from omni_torch.quantization.scaled_checkpoints import METHODS, ScaledScheme, check_whole, parse_scaled, refused
+from omni_torch.quantization.scaled_checkpoints import (
+    METHODS,
+    PLAIN_FORMATS,
+    Block,
+    ScaledScheme,
+    parse_fp8,
+    refused,
+    scaled_block,
+)
 
 FIELD = "quantization_config"
 
@@ -105,7 +113,7 @@ class Schemes:
         return found
 
 
-def find_schemes(folder: Path) -> Schemes | ScaledScheme | None:
+def find_schemes(folder: Path) -> Schemes | None:
     """Return how a checkpoint's layers are quantised; ``None``: its files say nothing about it.
 
     Raises:
@@ -127,10 +135,10 @@ def find_schemes(folder: Path) -> Schemes | ScaledScheme | None:
         )
     where = ": ".join([str(config), *path])
     method = str(section.get("quant_method")).lower()
-    if method in METHODS and not _has_packed(section):
-        return parse_scaled(section, where)
+    if method == "fp8":
+        return Schemes(None, scaled=parse_fp8(section, where), where=where)
     prefix = "".join(f"{each.removesuffix('_config')}." for each in path[:1])
-    return parse_packed(section, where, prefix) if method in METHODS else parse_scheme(section, where, prefix)
+    return (parse_compressed if method in METHODS else parse_scheme)(section, where, prefix)
 
 
 def _sections(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -148,41 +156,30 @@ def parse_scheme(section: dict[str, Any], where: str, prefix: str = "") -> Schem
     Raises:
         ConfigError: the method or one of its options is not implemented; the message names the file, the field and what is.
     """
-    rules: list[Rule] = []
-    exact, patterns = _overrides(section, where)
-    for name, values in exact.items():
-        rules.append((name.__eq__, _scheme({**section, **values}, where)))
-    for fits, values in patterns:
-        rules.append((fits, _scheme({**section, **values}, where)))
-    return Schemes(_scheme(section, where), rules, where=where, prefix=prefix)
-
-
-def _overrides(
-    section: dict[str, Any], where: str
-) -> tuple[dict[str, dict[str, Any]], list[tuple[Callable[[str], object], dict[str, Any]]]]:
-    """Return the options of single layers: by name, and by a search for a pattern in it. Those of unquantised layers are left out."""
-    key = "extra_config" if str(section.get("quant_method")).lower() == "auto-round" else "dynamic"
+    rounds = str(section.get("quant_method")).lower() == "auto-round"
+    key = "extra_config" if rounds else "dynamic"
     given = section.get(key) or {}
     if not isinstance(given, dict) or not all(isinstance(each, dict | None) for each in given.values()):
         raise refused(where, key, given, "an object with the options of layers by name")
-    exact: dict[str, dict[str, Any]] = {}
-    patterns: list[tuple[Callable[[str], object], dict[str, Any]]] = []
+    exact, patterns = list[Rule](), list[Rule]()
     for name, values in given.items():
-        if name.startswith("-:"):
-            continue
         values = values or {}
-        if key == "extra_config" and type(values.get("bits")) is int and values["bits"] >= 16:
-            continue
-        pattern = name.removeprefix("+:")
-        if key == "extra_config" and not set(name) & set(r"*+?^$()[]{}|\\"):
-            exact[name] = values
-            continue
-        try:
-            compiled = re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise refused(where, key, name, f"regular expressions ({error})") from None
-        patterns.append((compiled.search if key == "extra_config" else compiled.match, values))
-    return exact, patterns
+        if name.startswith("-:") or (rounds and type(values.get("bits")) is int and values["bits"] >= 16):
+            continue  # not quantised
+        scheme = _scheme({**section, **values}, where)
+        if rounds and not set(name) & set(r"*+?^$()[]{}|\\"):
+            exact.append((name.__eq__, scheme))
+        else:
+            pattern = _compiled(name, "+:", where, key)
+            patterns.append((pattern.search if rounds else pattern.match, scheme))
+    return Schemes(_scheme(section, where), [*exact, *patterns], where=where, prefix=prefix)
+
+
+def _compiled(given: str, mark: str, where: str, field: str) -> re.Pattern[str]:
+    try:
+        return re.compile(given.removeprefix(mark))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise refused(where, field, given, f"regular expressions ({error})") from None
 
 
 def _scheme(section: dict[str, Any], where: str) -> Scheme:
@@ -214,52 +211,45 @@ def _scheme(section: dict[str, Any], where: str) -> Scheme:
     return Scheme(GPTQ_PARTS, group, section.get("sym", True) is True, 1 if form == "gptq" else 0, reordered, bits)
 
 
-def _has_packed(section: dict[str, Any]) -> bool:
-    groups = section.get("config_groups")
-    given = (
-        [each.get("format") for each in groups.values() if isinstance(each, dict)] if isinstance(groups, dict) else []
-    )
-    return PACKED in (section.get("format"), *given)
-
-
-def parse_packed(section: dict[str, Any], where: str, prefix: str = "") -> Schemes:
-    """Read llm-compressor's description of layers of which some are packed into words.
+def parse_compressed(section: dict[str, Any], where: str, prefix: str = "") -> Schemes:
+    """Read llm-compressor's description.
 
     Raises:
         ConfigError: as :func:`parse_scheme`.
     """
-    check_whole(section, where)
-    groups = section["config_groups"] if isinstance(section.get("config_groups"), dict) else {}
-    packed = {}
+    groups = section.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise refused(where, "config_groups", groups, "an object of groups with `weights`")
+    sparsity = section.get("sparsity_config")
+    if isinstance(sparsity, dict) and sparsity.get("format") not in (None, "dense"):
+        raise refused(where, "sparsity_config.format", sparsity["format"], "dense")
+    if section.get("transform_config"):
+        raise refused(where, "transform_config", section["transform_config"], "none, inputs as they are")
+    exact, patterns, bases, blocks = list[Rule](), list[Rule](), list[Scheme](), set[Block]()
     for name, group in groups.items():
-        if isinstance(group, dict) and (group.get("format") or section.get("format")) == PACKED:
-            packed[name] = group
-    plain = {**section, "config_groups": {name: each for name, each in groups.items() if name not in packed}}
-    scaled = (
-        parse_scaled(plain if packed else section, where)
-        if len(packed) < len(groups) or not packed
-        else ScaledScheme(None)
-    )
-    exact, patterns, bases = list[Rule](), list[Rule](), list[Scheme]()
-    for name, group in packed.items():
-        scheme = _packed_scheme(group.get("weights"), where, f"config_groups.{name}.weights")
+        group = group if isinstance(group, dict) else {}
+        form, weights, at = group.get("format") or section.get("format"), group.get("weights"), f"config_groups.{name}"
+        if form in PLAIN_FORMATS:
+            if (block := scaled_block(weights, where, f"{at}.weights")) is not None:
+                blocks.add(block)
+            continue
+        if form != PACKED:
+            raise refused(where, "format", form, ", ".join([*filter(None, PLAIN_FORMATS), PACKED]))
+        scheme = _packed_scheme(weights, where, f"{at}.weights")
         targets = group.get("targets")
         if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
-            raise refused(where, f"config_groups.{name}.targets", targets, 'a list of names, such as ["Linear"]')
+            raise refused(where, f"{at}.targets", targets, 'a list of names, such as ["Linear"]')
         for target in targets:
-            if not target.startswith("re:"):
-                exact.append((target.__eq__, scheme))
-                bases += [] if "." in target else [scheme]  # the name of a class
+            if target.startswith("re:"):
+                patterns.append((_compiled(target, "re:", where, f"{at}.targets").match, scheme))
                 continue
-            try:
-                patterns.append((re.compile(target.removeprefix("re:")).match, scheme))
-            except (re.error, RecursionError, OverflowError) as error:
-                raise refused(
-                    where, f"config_groups.{name}.targets", target, f"regular expressions ({error})"
-                ) from None
+            exact.append((target.__eq__, scheme))
+            bases += [] if "." in target else [scheme]  # the name of a class
+    if len(blocks) > 1:
+        raise refused(where, "config_groups", sorted(map(str, blocks)), "blocks of one shape")
     schemes = {scheme for _, scheme in (*exact, *patterns)}
     base = bases[0] if bases else schemes.pop() if len(schemes) == 1 else None
-    return Schemes(base, [*exact, *patterns], scaled, where, prefix)
+    return Schemes(base, [*exact, *patterns], ScaledScheme(blocks.pop() if blocks else None), where, prefix)
 
 
 def _packed_scheme(weights: Any, where: str, field: str) -> Scheme:

@@ -24,7 +24,7 @@ from omni_torch.quantization.quantization_config import (
     Schemes,
     find_schemes,
 )
-from omni_torch.quantization.scaled_checkpoints import ScaledCheckpoint, ScaledScheme
+from omni_torch.quantization.scaled_checkpoints import ScaledCheckpoint
 
 VALUES, SCALES = "._weight", "._scales"
 """Ends of the names of tensors in the layout of :func:`omni_torch.operations.few_rows.widened`."""
@@ -40,9 +40,7 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
         ConfigError: as :class:`omni_torch.checkpoints.weights.Checkpoint`; or the way of quantisation is not implemented.
     """
     found = find_schemes(Path(folder))
-    if found is None:
-        return Checkpoint(folder)
-    return ScaledCheckpoint(folder, found) if isinstance(found, ScaledScheme) else QuantizedCheckpoint(folder, found)
+    return Checkpoint(folder) if found is None else QuantizedCheckpoint(folder, found)
 
 
 class QuantizedCheckpoint(ScaledCheckpoint):
@@ -139,13 +137,11 @@ class QuantizedCheckpoint(ScaledCheckpoint):
         parts, bits = scheme.parts, scheme.bits
         words, scales = stored[f"{layer}.{parts.values}"], stored[f"{layer}.{parts.scales}"]
         self._expect(layer, parts.values, words, words.dim() == 2 and words.dtype == torch.int32, "a matrix of int32")
-        if parts == GPTQ_PARTS:
-            values = _rows(words, bits).T.contiguous()
-        elif parts == AWQ_PARTS:
-            values = _columns(words, scheme.order, bits).T.contiguous()
-        else:
-            values = _columns(words, scheme.order, bits)[:, : self._inputs(layer, words, stored)].contiguous()
-        out, size = values.shape
+        values = _columns(words.T if parts == GPTQ_PARTS else words, scheme.order, bits)
+        values = values.T if parts == AWQ_PARTS else values
+        if parts == PACKED_PARTS:
+            values = values[:, : self._inputs(layer, words, stored)]
+        out, size = (values := values.contiguous()).shape
         group = size if scheme.group == -1 else scheme.group
         groups = -(-size // group)
         outputs_first = parts == PACKED_PARTS
@@ -189,19 +185,16 @@ class QuantizedCheckpoint(ScaledCheckpoint):
 
     def _zeros(self, layer: str, stored: torch.Tensor, groups: int, out: int) -> torch.Tensor:
         """Return the zero points of a layer, ``[out, groups]``, from 0 on."""
-        scheme = self._layers[layer]
-        words = -(-out // scheme.per_word)
-        if scheme.parts == PACKED_PARTS:
-            if stored.dtype == torch.int8:  # of versions that packed values alone
-                self._expect(layer, scheme.parts.zeros, stored, [*stored.shape] == [out, groups], f"[{out}, {groups}]")
-                return stored.int() + (1 << (scheme.bits - 1))
-            fits = stored.dtype == torch.int32 and [*stored.shape] == [words, groups]
-            self._expect(layer, scheme.parts.zeros, stored, fits, f"int32 [{words}, {groups}]")
-            return _rows(stored, scheme.bits)[:out]
-        fits = stored.dtype == torch.int32 and [*stored.shape] == [groups, words]
-        self._expect(layer, scheme.parts.zeros, stored, fits, f"int32 [{groups}, {words}]")
-        zeros = _columns(stored, scheme.order, scheme.bits)[:, :out]
-        return ((zeros + scheme.offset) & ((1 << scheme.bits) - 1)).T
+        scheme, words = self._layers[layer], -(-out // self._layers[layer].per_word)
+        outputs_first = scheme.parts == PACKED_PARTS
+        if outputs_first and stored.dtype == torch.int8:  # of versions that packed values alone
+            self._expect(layer, scheme.parts.zeros, stored, [*stored.shape] == [out, groups], f"[{out}, {groups}]")
+            return stored.int() + (1 << (scheme.bits - 1))
+        shape = [words, groups] if outputs_first else [groups, words]
+        fits = stored.dtype == torch.int32 and [*stored.shape] == shape
+        self._expect(layer, scheme.parts.zeros, stored, fits, f"int32 {shape}")
+        zeros = _columns(stored.T if outputs_first else stored, scheme.order, scheme.bits)[:, :out].T
+        return (zeros + scheme.offset) & ((1 << scheme.bits) - 1)
 
     def _expect(self, layer: str, part: str, tensor: torch.Tensor, holds: bool, wanted: str) -> None:
         if not holds:
@@ -264,12 +257,6 @@ def _is_half(zeros: torch.Tensor, scheme: Scheme) -> bool:
     allowed = (half, half - 1) if scheme.parts == GPTQ_PARTS else (half,)
     words = [torch.tensor(each * step, dtype=torch.int64) for each in allowed]
     return any(bool(((zeros.long() & 0xFFFFFFFF) == each).all()) for each in words)
-
-
-def _rows(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return the values of words that hold adjacent rows: ``[n, m]`` to ``[32 / bits * n, m]``."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32).view(1, -1, 1)
-    return ((words.unsqueeze(1) >> shifts) & ((1 << bits) - 1)).flatten(0, 1)
 
 
 def _columns(words: torch.Tensor, order: tuple[int, ...], bits: int) -> torch.Tensor:

@@ -42,51 +42,37 @@ class ScaledScheme:
     block: Block | None
 
 
-def parse_scaled(section: dict[str, Any], where: str) -> ScaledScheme:
-    """Read ``quantization_config`` of one of :data:`METHODS`.
+def parse_fp8(section: dict[str, Any], where: str) -> ScaledScheme:
+    """Read ``quantization_config`` of the method ``fp8``.
 
     Raises:
         ConfigError: an option is not implemented; the message names the file, the field and what is.
     """
-    if str(section.get("quant_method")).lower() == "fp8":
-        if str(section.get("fmt", "e4m3")).lower() not in ("e4m3", "float8_e4m3fn"):
-            raise refused(where, "fmt", section.get("fmt"), "e4m3")
-        return ScaledScheme(_block(section.get("weight_block_size"), where, "weight_block_size"))
-    blocks = set()
-    groups = section.get("config_groups")
-    if not isinstance(groups, dict) or not groups:
-        raise refused(where, "config_groups", groups, "an object of groups with `weights`")
-    check_whole(section, where)
-    for name, group in groups.items():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        field = f"config_groups.{name}.weights"
-        form = (group.get("format") if isinstance(group, dict) else None) or section.get("format")
-        if form not in PLAIN_FORMATS:
-            raise refused(where, "format", form, ", ".join([*filter(None, PLAIN_FORMATS), "pack-quantized"]))
-        if not isinstance(weights, dict) or weights.get("num_bits") != 8:
-            advice = (
-                "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
-            )
-            raise refused(where, field, weights, advice)
-        if weights.get("symmetric", True) is not True:
-            raise refused(where, f"{field}.symmetric", weights["symmetric"], "true")
-        strategy = weights.get("strategy", "tensor")
-        if strategy not in ("tensor", "channel", "block"):
-            raise refused(where, f"{field}.strategy", strategy, "tensor, channel, block")
-        if strategy == "block":
-            blocks.add(_block(weights.get("block_structure"), where, f"{field}.block_structure"))
-    if len(blocks) > 1:
-        raise refused(where, "config_groups", sorted(map(str, blocks)), "blocks of one shape")
-    return ScaledScheme(blocks.pop() if blocks else None)
+    if str(section.get("fmt", "e4m3")).lower() not in ("e4m3", "float8_e4m3fn"):
+        raise refused(where, "fmt", section.get("fmt"), "e4m3")
+    return ScaledScheme(_block(section.get("weight_block_size"), where, "weight_block_size"))
 
 
-def check_whole(section: dict[str, Any], where: str) -> None:
-    """Check that llm-compressor's layers are stored whole, for inputs as they are. Raises as :func:`parse_scaled`."""
-    sparsity = section.get("sparsity_config")
-    if isinstance(sparsity, dict) and sparsity.get("format") not in (None, "dense"):
-        raise refused(where, "sparsity_config.format", sparsity["format"], "dense")
-    if section.get("transform_config"):
-        raise refused(where, "transform_config", section["transform_config"], "none, inputs as they are")
+def scaled_block(weights: Any, where: str, field: str) -> Block | None:
+    """Return the blocks of a group of llm-compressor's in one of :data:`PLAIN_FORMATS`, if it has some.
+
+    Args:
+        weights: the group's description of them.
+        where: the file.
+        field: the place of ``weights`` in it.
+
+    Raises:
+        ConfigError: as :func:`parse_fp8`.
+    """
+    if not isinstance(weights, dict) or weights.get("num_bits") != 8:
+        advice = "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
+        raise refused(where, field, weights, advice)
+    if weights.get("symmetric", True) is not True:
+        raise refused(where, f"{field}.symmetric", weights["symmetric"], "true")
+    strategy = weights.get("strategy", "tensor")
+    if strategy not in ("tensor", "channel", "block"):
+        raise refused(where, f"{field}.strategy", strategy, "tensor, channel, block")
+    return _block(weights.get("block_structure"), where, f"{field}.block_structure") if strategy == "block" else None
 
 
 def _block(given: Any, where: str, field: str) -> Block | None:
