@@ -2,6 +2,9 @@
 
 Of each such layer ``X`` the tensor ``X.weight`` is made, with the values that the format defines; and, where groups fit, its values and
 scales in the layout of :func:`omni_torch.operations.few_rows.widened`, ``X._weight`` and ``X._scales``, which are loaded as they are.
+
+The compressed-tensors package gives the same floats, which a test compares. It reads neither GPTQ nor, since 0.19, reordered inputs, and
+importing it takes 3 s and 120 MB.
 """
 
 from __future__ import annotations
