@@ -14,26 +14,26 @@ from attrs import field, frozen
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.folders import read_json
-from omni_torch.quantization.scaled_checkpoints import (
-    METHODS,
-    PLAIN_FORMATS,
-    Block,
-    ScaledScheme,
-    parse_fp8,
-    refused,
-    scaled_block,
-)
 
 FIELD = "quantization_config"
 
 OLDER = "quantize_config.json"
 """The file of AutoGPTQ."""
 
+METHODS = ("fp8", "compressed-tensors")
+"""The names of ``quant_method`` that are read here."""
+
+PLAIN_FORMATS = (None, "float-quantized", "int-quantized", "naive-quantized")
+"""Values of ``format`` of llm-compressor's files whose weights are not packed into words."""
+
 PACKED = "pack-quantized"
 """The ``format`` of llm-compressor's layers whose values are packed into words."""
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The output, of eight, that each 4 bits of an AWQ word, an int32, belong to, lowest first."""
+
+Block = tuple[int, int]
+"""Outputs and inputs that share a scale."""
 
 
 @frozen
@@ -77,6 +77,13 @@ class Scheme:
     def order(self) -> tuple[int, ...]:
         """The column that each value of a word of zero points, or of AWQ, belongs to, lowest bits first."""
         return AWQ_ORDER if self.parts == AWQ_PARTS else tuple(range(self.per_word))
+
+
+@frozen
+class ScaledScheme:
+    """The way in which a checkpoint's layers are stored. ``block``: of layers whose scales are matrices, if there are such layers."""
+
+    block: Block | None
 
 
 Rule = tuple[Callable[[str], object], Scheme]
@@ -268,3 +275,49 @@ def _packed_scheme(weights: Any, where: str, field: str) -> Scheme:
         raise refused(where, f"{field}.group_size", group, "a number of inputs, such as 128")
     symmetric = weights.get("symmetric", True) is not False
     return Scheme(PACKED_PARTS, group, symmetric, reordered=True, bits=weights["num_bits"])
+
+
+def parse_fp8(section: dict[str, Any], where: str) -> ScaledScheme:
+    """Read ``quantization_config`` of the method ``fp8``.
+
+    Raises:
+        ConfigError: an option is not implemented; the message names the file, the field and what is.
+    """
+    if str(section.get("fmt", "e4m3")).lower() not in ("e4m3", "float8_e4m3fn"):
+        raise refused(where, "fmt", section.get("fmt"), "e4m3")
+    return ScaledScheme(_block(section.get("weight_block_size"), where, "weight_block_size"))
+
+
+def scaled_block(weights: Any, where: str, field: str) -> Block | None:
+    """Return the blocks of a group of llm-compressor's in one of :data:`PLAIN_FORMATS`, if it has some.
+
+    Args:
+        weights: the group's description of them.
+        where: the file.
+        field: the place of ``weights`` in it.
+
+    Raises:
+        ConfigError: as :func:`parse_fp8`.
+    """
+    if not isinstance(weights, dict) or weights.get("num_bits") != 8:
+        advice = "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
+        raise refused(where, field, weights, advice)
+    if weights.get("symmetric", True) is not True:
+        raise refused(where, f"{field}.symmetric", weights["symmetric"], "true")
+    strategy = weights.get("strategy", "tensor")
+    if strategy not in ("tensor", "channel", "block"):
+        raise refused(where, f"{field}.strategy", strategy, "tensor, channel, block")
+    return _block(weights.get("block_structure"), where, f"{field}.block_structure") if strategy == "block" else None
+
+
+def _block(given: Any, where: str, field: str) -> Block | None:
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != 2 or not all(type(each) is int and each > 0 for each in given):
+        raise refused(where, field, given, "a pair of positive numbers, such as [128, 128]")
+    return given[0], given[1]
+
+
+def refused(where: str, field: str, found: Any, allowed: str) -> ConfigError:
+    """Return the error of an option of ``quantization_config`` in the file ``where``. ``allowed``: what it may be."""
+    return ConfigError(f"{where}: quantization_config.{field} is {found!r}, which cannot be read; there are: {allowed}")

@@ -11,13 +11,10 @@ from math import prod
 from typing import Any
 
 import torch
-from attrs import frozen
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.weights import Checkpoint, PartOf, is_scaled, whole
-
-METHODS = ("fp8", "compressed-tensors")
-"""The names of ``quant_method`` that are read here."""
+from omni_torch.quantization.quantization_config import ScaledScheme
 
 SCALES = (".weight_scale_inv", ".weight_scale")
 """Ends of the names of scales."""
@@ -27,65 +24,6 @@ INVERSE = ".weight_scale_inv"
 
 STORED = (torch.float8_e4m3fn, torch.int8)
 """The dtypes of values."""
-
-PLAIN_FORMATS = (None, "float-quantized", "int-quantized", "naive-quantized")
-"""Values of ``format`` of llm-compressor's files whose weights are not packed into words."""
-
-Block = tuple[int, int]
-"""Outputs and inputs that share a scale."""
-
-
-@frozen
-class ScaledScheme:
-    """The way in which a checkpoint's layers are stored. ``block``: of layers whose scales are matrices, if there are such layers."""
-
-    block: Block | None
-
-
-def parse_fp8(section: dict[str, Any], where: str) -> ScaledScheme:
-    """Read ``quantization_config`` of the method ``fp8``.
-
-    Raises:
-        ConfigError: an option is not implemented; the message names the file, the field and what is.
-    """
-    if str(section.get("fmt", "e4m3")).lower() not in ("e4m3", "float8_e4m3fn"):
-        raise refused(where, "fmt", section.get("fmt"), "e4m3")
-    return ScaledScheme(_block(section.get("weight_block_size"), where, "weight_block_size"))
-
-
-def scaled_block(weights: Any, where: str, field: str) -> Block | None:
-    """Return the blocks of a group of llm-compressor's in one of :data:`PLAIN_FORMATS`, if it has some.
-
-    Args:
-        weights: the group's description of them.
-        where: the file.
-        field: the place of ``weights`` in it.
-
-    Raises:
-        ConfigError: as :func:`parse_fp8`.
-    """
-    if not isinstance(weights, dict) or weights.get("num_bits") != 8:
-        advice = "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
-        raise refused(where, field, weights, advice)
-    if weights.get("symmetric", True) is not True:
-        raise refused(where, f"{field}.symmetric", weights["symmetric"], "true")
-    strategy = weights.get("strategy", "tensor")
-    if strategy not in ("tensor", "channel", "block"):
-        raise refused(where, f"{field}.strategy", strategy, "tensor, channel, block")
-    return _block(weights.get("block_structure"), where, f"{field}.block_structure") if strategy == "block" else None
-
-
-def _block(given: Any, where: str, field: str) -> Block | None:
-    if given is None:
-        return None
-    if not isinstance(given, list) or len(given) != 2 or not all(type(each) is int and each > 0 for each in given):
-        raise refused(where, field, given, "a pair of positive numbers, such as [128, 128]")
-    return given[0], given[1]
-
-
-def refused(where: str, field: str, found: Any, allowed: str) -> ConfigError:
-    """Return the error of an option of ``quantization_config`` in the file ``where``. ``allowed``: what it may be."""
-    return ConfigError(f"{where}: quantization_config.{field} is {found!r}, which cannot be read; there are: {allowed}")
 
 
 class ScaledCheckpoint(Checkpoint):
