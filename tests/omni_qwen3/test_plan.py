@@ -33,6 +33,7 @@ from omni_qwen3.memory import networks_of
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
+from omni_testing.quantized_checkpoints import write_quantized
 from omni_torch.checkpoints.hub import listing
 from omni_torch.processes.tensor_parallel import TensorParallel
 
@@ -301,3 +302,26 @@ def test_the_weights_that_are_counted_are_those_that_are_loaded(tiny: dict[str, 
     assert networks["talker_ar"].weight_values(tensors) * 4 == sum(each.nbytes for each in talker.parameters())
     counted = sum(sum(name.startswith(each.prefixes) for name in tensors) for each in networks.values())
     assert counted == len(tensors)  # each tensor is counted for one stage
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"symmetric": False},
+        {"bits": 8, "reordered": True},
+        {"method": "awq", "symmetric": False},
+        {"method": "compressed-tensors"},
+        {"method": "compressed-tensors", "bits": 8},
+    ],
+    ids=str,
+)
+def test_words_of_a_few_bits_are_counted_as_what_a_gpu_holds(
+    tiny: dict[str, Path], tmp_path: Path, form: dict[str, Any]
+) -> None:
+    pattern = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp\.experts)\..*_proj\.weight$"
+    write_quantized(tiny["a"], tmp_path / "narrow", pattern, group=32, **form)
+    thinker = networks_of(read_config(tiny["a"]))["thinker"]
+    plain, narrow = (listing(str(folder)).tensors for folder in (tiny["a"], tmp_path / "narrow"))
+    for ranks in (1, 2):
+        assert thinker.weight_values(narrow, ranks, unpacked=True) == thinker.weight_values(plain, ranks)
+    assert thinker.weight_values(narrow) < thinker.weight_values(plain) / 2

@@ -103,6 +103,14 @@ def test_weights_of_8_bits_take_half_of_a_gpu() -> None:
             large(quantization=quantization)
 
 
+def test_words_become_what_they_hold_on_a_gpu_and_stay_on_a_cpu() -> None:
+    tensors = {**TENSORS, "large.layers": TensorInfo("I32", GIB, per_word=8), "large.scales": TensorInfo("F16", 8, 0)}
+    for gpus, taken in (([24 * GIB], "17.0 GiB"), ([], "3.0 GiB")):
+        pipeline = config(large={"factory_args": {"dtype": "bfloat16"}})
+        found = place(pipeline, Machine(gpus, here=False), tensors, NETWORKS)
+        assert f"bfloat16 weights {taken}" in found.notes["large"]
+
+
 @pytest.mark.parametrize(
     ("name", "values", "rounded"),
     [

@@ -27,10 +27,22 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @frozen
 class TensorInfo:
-    """A tensor of a checkpoint: its dtype as the format names it (``BF16``) and how many values it has."""
+    """A tensor of a checkpoint.
+
+    Attributes:
+        dtype: as the format names it, such as ``BF16``.
+        values: their number.
+        per_word: of a layer in words of 4 or 8 bits, the weights that each value holds: none in scales and zero points.
+    """
 
     dtype: str
     values: int
+    per_word: int = 1
+
+    @property
+    def unpacked(self) -> int:
+        """Return the number of values that are made of it where words are not kept."""
+        return self.values * self.per_word
 
     @property
     def nbytes(self) -> int:

@@ -25,7 +25,17 @@ from attrs import field, frozen
 from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.folders import read_json
-from omni_torch.checkpoints.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards, weight_map
+from omni_torch.checkpoints.headers import (
+    INDEX,
+    SINGLE,
+    TensorInfo,
+    Tensors,
+    parse_header,
+    read_headers,
+    shards,
+    weight_map,
+)
+from omni_torch.quantization.quantization_config import find_schemes, unpacked
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "codec.pth", "spk_dict.pt")
 """The files that the models of this project read."""
@@ -99,10 +109,13 @@ def listing(model: str, needs: Sequence[str] = ()) -> Listing:
     cached = _cache() / "headers" / found[0].replace("/", "--") / f"{folder.name}.json"
     if cached.is_file():
         raw = json.loads(cached.read_text(encoding="utf-8"))
-        return Listing({name: TensorInfo(*each) for name, each in raw["tensors"].items()}, raw["files"])
-    fetched = _remote(model, found[0], folder.name)
-    _write(cached, {"tensors": {n: [t.dtype, t.values] for n, t in fetched.tensors.items()}, "files": fetched.files})
-    return fetched
+        fetched = Listing({name: TensorInfo(*each) for name, each in raw["tensors"].items()}, raw["files"])
+    else:
+        fetched = _remote(model, found[0], folder.name)
+        _write(
+            cached, {"tensors": {n: [t.dtype, t.values] for n, t in fetched.tensors.items()}, "files": fetched.files}
+        )
+    return Listing(unpacked(fetched.tensors, find_schemes(folder)), fetched.files)
 
 
 def download(model: str, files: Sequence[str] = FILES, config: str = "config.json") -> str:
@@ -166,7 +179,7 @@ def _interruptible() -> Iterator[type[Any]]:
 
 def _local(folder: Path) -> Listing:
     files = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
-    return Listing(_tensors(folder, tuple(_version(folder / name) for name in shards(folder))), files)
+    return Listing(_tensors(folder, tuple(_version(folder / name) for name in ("config.json", *shards(folder)))), files)
 
 
 def _version(path: Path) -> tuple[str, int, int, int] | None:
@@ -179,11 +192,11 @@ def _version(path: Path) -> tuple[str, int, int, int] | None:
 
 
 @lru_cache(maxsize=2)
-def _tensors(folder: Path, versions: tuple[object, ...]) -> dict[str, TensorInfo]:
-    """Return the tensors of a folder whose shards have these versions: a plan asks for every placement that it
+def _tensors(folder: Path, versions: tuple[object, ...]) -> Tensors:
+    """Return the tensors of a folder whose config and shards have these versions: a plan asks for every placement that it
     tries, and the headers of a released checkpoint take half a second.
     """
-    return read_headers(folder)
+    return unpacked(read_headers(folder), find_schemes(folder))
 
 
 def _remote(model: str, repository: str, commit: str) -> Listing:

@@ -125,8 +125,10 @@ class Network:
     ranks: tuple[int, ...] = (1,)
     parts: Callable[[str, int], int] = whole
 
-    def weight_values(self, tensors: Tensors, ranks: int = 1) -> int:
-        """Return the number of values of its weights on one rank."""
+    def weight_values(self, tensors: Tensors, ranks: int = 1, *, unpacked: bool = False) -> int:
+        """Return the number of values of its weights on one rank; ``unpacked``: of words those that they hold."""
         return sum(
-            each.values // self.parts(name, ranks) for name, each in tensors.items() if name.startswith(self.prefixes)
+            (each.unpacked if unpacked else each.values) // self.parts(name, ranks)
+            for name, each in tensors.items()
+            if name.startswith(self.prefixes)
         )

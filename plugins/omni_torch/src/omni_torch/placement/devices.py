@@ -77,7 +77,7 @@ def _has_one_byte(stage: StageConfig) -> bool:
 def _is_rounded(name: str, tensor: TensorInfo) -> bool:
     """Return whether a stage with one of :data:`omni_torch.placement.budgets.ONE_BYTE` rounds this tensor."""
     layer, _, kind = name.rpartition(".")
-    return kind == "weight" and tensor.values >= LEAST_ROUNDED and _WIDE.search(layer) is None
+    return kind == "weight" and tensor.unpacked >= LEAST_ROUNDED and _WIDE.search(layer) is None
 
 
 @frozen
@@ -102,14 +102,14 @@ class _Need:
 @frozen(eq=False)
 class _Plan:
     """A pipeline, the machine, and what its stages load. ``gpus``: what each device has for stages and contexts. ``counted``: values of
-    the weights by stage and ranks, counted once.
+    the weights by stage, ranks and whether it is on a GPU, counted once.
     """
 
     config: PipelineConfig
     networks: Mapping[str, Network]
     tensors: Tensors
     gpus: Sequence[int] = field(factory=list)
-    counted: dict[tuple[str, int], int] = field(factory=dict)
+    counted: dict[tuple[str, int, bool], int] = field(factory=dict)
 
     @cached_property
     def stages(self) -> dict[str, StageConfig]:
@@ -119,13 +119,15 @@ class _Plan:
     def weights(self, name: str, ranks: int) -> int:
         """Return the bytes of a stage's weights on one rank."""
         stage, network = self.stages[name], self.networks[name]
-        if (name, ranks) not in self.counted:
-            self.counted[name, ranks] = network.weight_values(self.tensors, ranks)
+        on_gpu = stage.gpu is not None  # there words become floats; on a CPU most stay
+        key = name, ranks, on_gpu
+        if key not in self.counted:
+            self.counted[key] = network.weight_values(self.tensors, ranks, unpacked=on_gpu)
         item = ITEM_BYTES[stage.factory_args["dtype"]]
         if not _has_one_byte(stage):
-            return self.counted[name, ranks] * item
+            return self.counted[key] * item
         rounded = {tensor: each for tensor, each in self.tensors.items() if _is_rounded(tensor, each)}
-        return self.counted[name, ranks] * item - network.weight_values(rounded, ranks) * (item - 1)
+        return self.counted[key] * item - network.weight_values(rounded, ranks, unpacked=True) * (item - 1)
 
     def stays_bfloat16(self, name: str) -> bool:
         """Return whether a stage on a CPU that computes in float32 can keep weights that are stored in bfloat16; see

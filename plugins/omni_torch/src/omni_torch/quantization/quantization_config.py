@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.folders import read_json
+from omni_torch.checkpoints.headers import TensorInfo, Tensors
 
 FIELD = "quantization_config"
 
@@ -146,6 +147,28 @@ def find_schemes(folder: Path) -> Schemes | None:
         return Schemes(None, scaled=parse_fp8(section, where), where=where)
     prefix = "".join(f"{each.removesuffix('_config')}." for each in path[:1])
     return (parse_compressed if method in METHODS else parse_scheme)(section, where, prefix)
+
+
+def unpacked(tensors: Tensors, schemes: Schemes | None) -> Tensors:
+    """Return a checkpoint's tensors with the words of its layers under the names of their weights.
+
+    Raises:
+        ConfigError: as :meth:`Schemes.of`.
+    """
+    if schemes is None:
+        return tensors
+    parts = {name: name.rpartition(".") for name in tensors}
+    stored = (GPTQ_PARTS.values, PACKED_PARTS.values)
+    layers = {layer: schemes.of(layer) for layer, _, part in parts.values() if part in stored}
+    found = dict[str, TensorInfo]()
+    for name, (layer, _, part) in parts.items():
+        if layer not in layers or part == "bias":
+            found[name] = tensors[name]
+        elif part in stored:
+            found[f"{layer}.weight"] = evolve(tensors[name], per_word=layers[layer].per_word)
+        else:
+            found[name] = evolve(tensors[name], per_word=0)
+    return found
 
 
 def _sections(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
