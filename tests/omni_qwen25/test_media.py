@@ -125,7 +125,7 @@ def with_sound(folder: Path, prompt: dict[str, Any]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("shape", ["a", "c"])
+@pytest.mark.parametrize("shape", [pytest.param("a", marks=pytest.mark.full), "c"])
 def test_videos_with_sound(tiny: dict[str, Path], tmp_path: Path, shape: str) -> None:
     """Videos whose sound is shorter and longer than their pictures, beside a clip and an image; several at a time."""
     short = {"type": "video", "path": write_video(tmp_path / "short.mkv", 5, 3.3)}

@@ -89,6 +89,7 @@ async def test_an_impossible_size_is_rejected_at_once(pool: BoundedPool) -> None
         await pool.allocate(SIZE + 1, "r")
 
 
+@pytest.mark.full
 async def test_a_request_does_not_wait_for_its_own_blocks() -> None:
     pool = BoundedPool(SIZE, "owner", patience=Patience(holding=0.02, stuck=60))
     await pool.allocate(SIZE, "holder")
@@ -101,6 +102,7 @@ async def test_a_request_does_not_wait_for_its_own_blocks() -> None:
     other.cancel()
 
 
+@pytest.mark.full
 async def test_a_stuck_pool_is_waited_for_for_a_bounded_time() -> None:
     pool = BoundedPool(SIZE, "owner", patience=Patience(stuck=0.2, still_stuck=0.05))
     blocks = [await pool.allocate(2 * GRANULE, name) for name in ("a", "b")]

@@ -106,6 +106,7 @@ async def test_a_cancelled_get_is_drained_and_its_memory_comes_back() -> None:
         await until(lambda: not relay._received.bytes_in_use, "a cancelled get keeps its memory")  # type: ignore[attr-defined]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pause", [0.0, 0.008, 0.06])
 @pytest.mark.parametrize("met", [False, True])
 async def test_a_sender_killed_during_a_read_is_an_error_at_once(

@@ -224,6 +224,7 @@ async def test_withdrawn_offers_do_not_use_up_the_slots(relay: ShmRelay) -> None
     assert in_use(relay) == (0, 0)
 
 
+@pytest.mark.full
 async def test_a_request_does_not_wait_for_its_own_blocks(relay: ShmRelay, peer: Peer) -> None:
     held = [await relay.put_async(bytes(16 * 2**20), name) for name in ("stream", "other")]
     for index, operation in enumerate(held):
@@ -240,6 +241,7 @@ async def test_a_request_does_not_wait_for_its_own_blocks(relay: ShmRelay, peer:
     assert len(await asyncio.wait_for(relay.empty(2**20, "stream"), 2)) == 2**20
 
 
+@pytest.mark.full
 async def test_a_stuck_pool_is_waited_for_for_a_bounded_time(relay: ShmRelay, peer: Peer) -> None:
     relay._pool.patience = Patience(stuck=0.5, still_stuck=0.1)
     held = [await relay.put_async(bytes(8 * 2**20), f"h{n}") for n in range(4)]

@@ -171,6 +171,7 @@ def test_mistakes_of_a_plugin_that_loads_are_warnings(install, source: str, leve
     assert any(re.search(warning, line) for line in record.warnings), record.warnings
 
 
+@pytest.mark.full
 def test_a_plugin_without_mistakes_has_no_warnings(install) -> None:  # type: ignore[no-untyped-def]
     (record,) = install(" [relays-1]", good=relay("x")).records
     assert record.warnings == []

@@ -221,14 +221,14 @@ def test_the_deepest_value_that_is_sent_can_be_decoded(wrap: Any) -> None:
 @pytest.mark.parametrize("bad", [{"end": object()}, [Point(1, 2)]])
 def test_one_bad_value_among_many_is_found_fast(bad: Any) -> None:
     many = {index: (index if index % 2 else str(index)) for index in range(200_000)}
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(CodecError, match=r"payload\['data'\]\[200000\]\S+: a "):
         encode({"data": {**many, 200_000: bad}})
-    assert time.perf_counter() - begin < 1.5
+    assert time.process_time() - begin < 1.5
 
 
 def test_too_many_values_are_refused_at_once_and_named() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(CodecError, match=r"payload\['data'\]: more than 1,000,000 values"):
         encode({"small": [1] * 100, "data": [0] * (MAX_NODES + 1)})
     bomb: list[Any] = []
@@ -236,7 +236,7 @@ def test_too_many_values_are_refused_at_once_and_named() -> None:
         bomb = [bomb, bomb]
     with pytest.raises(CodecError, match=r"more than 1,000,000 values"):
         encode(bomb)
-    assert time.perf_counter() - begin < 3
+    assert time.process_time() - begin < 3
 
 
 def test_values_that_take_long_to_encode_are_large() -> None:

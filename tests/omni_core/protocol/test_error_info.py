@@ -123,6 +123,7 @@ def test_an_exception_that_cannot_be_formatted_is_described(make: Any, name: str
     assert message_of(error, with_type=True).startswith(f"{name}: ")
 
 
+@pytest.mark.full
 def test_formatting_has_a_time_limit() -> None:
     class Sleeps(Exception):
         def __str__(self) -> str:
