@@ -171,11 +171,10 @@ def test_mistakes_of_a_plugin_that_loads_are_warnings(install, source: str, leve
     assert any(re.search(warning, line) for line in record.warnings), record.warnings
 
 
-@pytest.mark.full
 def test_a_plugin_without_mistakes_has_no_warnings(install) -> None:  # type: ignore[no-untyped-def]
     (record,) = install(" [relays-1]", good=relay("x")).records
     assert record.warnings == []
-    assert 0 < record.seconds < 0.1
+    assert 0 < record.seconds < 5
 
 
 def test_output_of_plugins_goes_to_standard_error(install, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
