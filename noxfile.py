@@ -46,7 +46,7 @@ MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "de
 MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),
-    "processes": ("tests-processes", "faults", "attacks"),
+    "processes": ("tests-processes", "worlds", "faults", "attacks"),
     "engines": ("sglang", "ray", "clients", "lowest"),
     "users": ("bare", "tests-users", "types", "site", "old-plugin", "examples", "template", "dist"),
 }
@@ -181,18 +181,16 @@ def add_full(name: str, doc: str, *paths: str) -> None:
 
 OTHERS = [f"--ignore={each}" for each in (*MODELS, "tests/packaging")]
 add_full("models", "Networks and kernels: all shapes and schemes, every comparison with a reference.", *MODELS)
-add_full(
-    "processes", "Everything else: deaths, networks, soak, many schedules of the simulated world.", "tests", *OTHERS
-)
+add_full("processes", "Everything else: deaths, networks, soak.", "tests", *OTHERS)
 add_full("users", "Tutorials, and pages whose commands are run.", "tests/packaging")
 
 
 def add(name: str, doc: str, ours: str, extra: Iterable[str], *command: str, **environment: str) -> None:
-    """Add a session that installs some distributions and runs pytest with these arguments, or a script."""
+    """Add a session that installs some distributions and runs pytest with these arguments, or a script or module."""
 
     def run(session: nox.Session) -> None:
         install(session, *(f"omni-{each}" for each in ours.split()), extra=extra)
-        if command[0].endswith(".py"):
+        if command[0] == "-m" or command[0].endswith(".py"):
             session.run("python", *command, *session.posargs, env={**ONE_THREAD, **environment})
         else:
             pytest(session, *command, **environment)
@@ -216,6 +214,7 @@ add("attacks", "Attacks on `omni serve demo`, beside a tenant whose requests mus
     "core demo serve", ("aiohttp", "websockets", "pillow"), "tests/attacks/run.py")
 add("faults", "The table of faults: what becomes of good requests beside harm of every kind.",
     "core torch relay-shm", ("psutil",), "tests/faults/table/run.py")
+add("worlds", "10,000 schedules of the simulated world.", "core torch testing", PYTEST, "-m", "omni_testing.world", "0", "10000")
 # fmt: on
 
 
