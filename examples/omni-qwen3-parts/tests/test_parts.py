@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from qwen3_parts.feedback import ArgmaxCodes
 from qwen3_parts.runner import BiasedThinkerRunner, logit_bias
 
 from omni_cli.deploy.source import LayeredSource
 from omni_core.api import InvalidRequestError, OmniRequest, RequestFailedError, open_async
-from omni_core.cli.main import omni
 from omni_testing import PluginConformance
 from omni_testing.ours.qwen3 import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
@@ -105,9 +102,7 @@ def test_an_invalid_bias_is_refused(given: Any) -> None:
 
 
 def test_the_config_names_the_parts(model: Path) -> None:
-    command = ["config", "show", "qwen3-omni", "--model", str(model), "--set", FEEDBACK, "--set", RUNNER]
-    shown = CliRunner().invoke(omni, command)
-    assert shown.exit_code == 0, shown.output
-    stages = {stage["name"]: stage for stage in json.loads(shown.stdout)["stages"]}
-    assert stages["talker_ar"]["feedback"] == "argmax-codes"
-    assert stages["thinker"]["model_runner"] == "biased-thinker"
+    config = LayeredSource("qwen3-omni", str(model), {}, (FEEDBACK, RUNNER)).resolve().config
+    stages = {stage.name: stage for stage in config.stages}
+    assert stages["talker_ar"].feedback == "argmax-codes"
+    assert stages["thinker"].model_runner == "biased-thinker"

@@ -14,6 +14,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_core.services import MEDIA
 
 KINDS = ("image", "audio", "video")
+"""The kinds of media in a message."""
 
 _ARGUMENTS = (*KINDS, "system", "modalities", "voice", "stream", "timeout", "request_id", "params", "metadata")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
+TORCH_LEVEL = "torch-1"
+"""What the entry point of a plugin that imports ``omni_torch.api`` declares."""
+
 
 @frozen
 class Kind:
@@ -34,7 +37,7 @@ KINDS: dict[str, Kind] = {
     "model": Kind(
         "omni_pipelines",
         "a small decoder over bytes, from nn.Module to text",
-        needs=("omni-torch", "omni-torch", "attrs>=23.2", "safetensors>=0.8", "torch>=2.6"),
+        needs=("omni-torch", "attrs>=23.2", "safetensors>=0.8", "torch>=2.6"),
         also=("omni_model_runners",),
     ),
     "model-runner": Kind(

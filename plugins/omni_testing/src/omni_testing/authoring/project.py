@@ -10,7 +10,7 @@ from string import Template
 
 from omni_core import __version__
 from omni_core.hookspecs import HOOKS
-from omni_testing.authoring.kinds import KINDS
+from omni_testing.authoring.kinds import KINDS, TORCH_LEVEL
 from omni_testing.authoring.names import AuthoringError, ProjectNames
 
 _SUFFIX = ".in"
@@ -49,6 +49,7 @@ def _values(names: ProjectNames, kind: str) -> dict[str, str]:
     core, hooks = _compatible_core(), [HOOKS[name] for name in KINDS[kind].hooks]
     needed = [f"omni-core{core}"]
     needed += [f"{name}{core}" if name.startswith("omni-") else name for name in KINDS[kind].needs]
+    levels = [f"{hook.plural}-{hook.level}" for hook in hooks] + [TORCH_LEVEL] * ("omni-torch" in KINDS[kind].needs)
     return {
         "name": names.distribution,
         "module": names.module,
@@ -58,7 +59,7 @@ def _values(names: ProjectNames, kind: str) -> dict[str, str]:
         "summary": KINDS[kind].summary,
         "core": core,
         "dependencies": ", ".join(f'"{each}"' for each in needed),
-        "api": ", ".join(f"{hook.plural}-{hook.level}" for hook in hooks),
+        "api": ", ".join(levels),
     }
 
 

@@ -13,8 +13,8 @@ from attrs import frozen
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.folders import checked_file, read_json
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+"""Files of a checkpoint: the index of several files of weights, and the file of one that has no other."""
 
 LARGEST_HEADER = 100_000_000
 """Bytes: the limit that the format sets."""

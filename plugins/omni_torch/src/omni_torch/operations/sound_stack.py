@@ -135,6 +135,7 @@ class ConvNeXt:
 
 
 Layer = Convolution | Upsampling | Residual | ConvNeXt
+"""One layer of a :class:`SoundStack`."""
 
 
 def memory_of(layer: Layer) -> tuple[int, int]:

@@ -173,6 +173,7 @@ def sound_decoder(width: int, rates: Sequence[int], rows: int) -> PassWork:
 
 
 Work = DecoderWork | PassWork
+"""What a stage computes for a request."""
 
 
 @frozen

@@ -23,6 +23,7 @@ WARM_UPS = 2
 """Calls before a function is recorded: kernels are compiled and chosen, libraries take their workspaces."""
 
 Named = dict[Any, torch.Tensor]
+"""Tensors of a recorded graph by name."""
 
 _recording = threading.Lock()
 """A process can record one graph at a time."""
