@@ -9,7 +9,7 @@ neither torch nor transformers and takes under 20 ms. The module holds functions
     my-relay = "my_relay.plugin [relays-1]"   # the API level of each kind of hook that the plugin works with
 
     # my_relay/plugin.py
-    from omni_core.hookspecs import Component, hookimpl
+    from omni_core.api import Component, hookimpl
 
     @hookimpl
     def omni_relays():
