@@ -14,8 +14,7 @@ from torch import nn
 from omni_core.api import DecodeCache
 from omni_fish_s2.config import DecoderConfig, FishConfig
 from omni_fish_s2.layers import DecoderLayer, describe, rotary, whole
-from omni_torch.api import DecoderStep, embedding
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import DecoderStep, RMSNorm, embedding
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
 """``(logits [B, codebook_size], index of the code within its frame) -> codes [B]``."""

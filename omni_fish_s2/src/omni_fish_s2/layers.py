@@ -11,8 +11,7 @@ from torch import nn
 
 from omni_core.api import PagedAttention
 from omni_fish_s2.config import DecoderConfig
-from omni_torch.api import DecoderStack, LayerWeights, all_layers, matrix_of
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import DecoderStack, LayerWeights, RMSNorm, all_layers, matrix_of
 
 
 def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,8 +9,7 @@ from attrs import evolve
 from omni_core.api import AUTO, PipelineConfig, StageConfig, expanded
 from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_fish_s2.options import Options
-from omni_torch.api import DTYPES, check_options, config_folder, device_of
-from omni_torch.checkpoints.default import random_checkpoint
+from omni_torch.api import DTYPES, check_options, config_folder, device_of, random_checkpoint
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
 

@@ -14,8 +14,7 @@ from omni_fish_s2.checkpoint import load_module
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder
 from omni_fish_s2.layers import DecoderLayer, describe, rotary, whole
-from omni_torch.api import DecoderStep, embedding, matrix_of, stored_linear
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import DecoderStep, RMSNorm, embedding, matrix_of, stored_linear
 
 PREFIXES = {
     "fast.": "audio_decoder.",

@@ -10,7 +10,7 @@ from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder
 from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
-from omni_torch.vocoder.scheduler import vocoder_stage
+from omni_torch.api import vocoder_stage
 
 FRAMES_PER_PASS = {"cpu": 64}
 """The number of frames, over all streams, of one pass on a CPU, beyond which they exceed its caches; unlimited

@@ -16,7 +16,7 @@ from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code2wav_network import Code2Wav, Window
 from omni_qwen3.config import read_config
-from omni_torch.vocoder.scheduler import vocoder_stage
+from omni_torch.api import vocoder_stage
 
 
 @define(eq=False)

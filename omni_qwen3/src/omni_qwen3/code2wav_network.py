@@ -16,9 +16,20 @@ from torch import nn
 
 from omni_qwen3.encoder_config import VocoderConfig
 from omni_qwen3.layers import MLP
-from omni_torch.api import ConvNeXt, Convolution, Residual, Snake, SoundStack, decode_sound, embedding, rotary
-from omni_torch.api import Upsampling as UpsamplingLayer
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import (
+    ConvNeXt,
+    Convolution,
+    Residual,
+    RMSNorm,
+    Snake,
+    SoundStack,
+    decode_sound,
+    embedding,
+    rotary,
+)
+from omni_torch.api import (
+    Upsampling as UpsamplingLayer,
+)
 
 KERNEL = 7
 """Taps of the convolutions that are neither transposed nor of one tap."""

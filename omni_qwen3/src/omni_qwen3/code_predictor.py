@@ -19,8 +19,16 @@ from omni_core.api import DecodeCache
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, Rotary
-from omni_torch.api import MOST_ROWS, CodeChoice, DecoderStep, FramePredictor, code_frames, embedding, matrix_of
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import (
+    MOST_ROWS,
+    CodeChoice,
+    DecoderStep,
+    FramePredictor,
+    RMSNorm,
+    code_frames,
+    embedding,
+    matrix_of,
+)
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
 """``(logits [B, vocab], group) -> codes [B]``. Frames whose choice is a :class:`omni_torch.operations.code_frames.CodeChoice` may be

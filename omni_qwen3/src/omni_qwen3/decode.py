@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from omni_qwen3.config import read_config
 from omni_qwen3.tokenizer import load_tokenizer, markers
-from omni_torch.sampling.detokenizer import Detokenizer
+from omni_torch.api import Detokenizer
 
 
 @cache

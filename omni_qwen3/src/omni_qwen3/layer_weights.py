@@ -6,8 +6,16 @@ from torch import nn
 
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import MLP, DecoderLayer, SparseMLP
-from omni_torch.api import DecoderStack, DescribeLayer, LayerWeights, Matrix, MixtureWeights, all_layers, matrix_of
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import (
+    DecoderStack,
+    DescribeLayer,
+    LayerWeights,
+    Matrix,
+    MixtureWeights,
+    RMSNorm,
+    all_layers,
+    matrix_of,
+)
 
 
 def describe(

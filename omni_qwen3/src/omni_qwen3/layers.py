@@ -21,6 +21,7 @@ from omni_torch.api import (
     FewRowsLinear,
     Matrix,
     Pack,
+    RMSNorm,
     ScaledLinear,
     TensorParallel,
     experts,
@@ -31,7 +32,6 @@ from omni_torch.api import (
     pack,
     route_experts,
 )
-from omni_torch.operations.norm import RMSNorm
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

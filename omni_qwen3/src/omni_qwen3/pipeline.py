@@ -11,8 +11,7 @@ from attrs import frozen
 from omni_core.api import AUTO, Interface, PipelineConfig, StageConfig
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen3.options import Options, TextOptions
-from omni_torch.api import DTYPES, check_options, config_folder, device_of
-from omni_torch.checkpoints.default import random_checkpoint
+from omni_torch.api import DTYPES, check_options, config_folder, device_of, random_checkpoint
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"

@@ -16,8 +16,7 @@ from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_network import Talker, load_talker, read_special
-from omni_torch.api import pack_decoder, pack_linears, sampling_from
-from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
+from omni_torch.api import SpokenText, SpokenTextRunner, pack_decoder, pack_linears, sampling_from
 
 SUPPRESSED_TAIL = 1024
 """The number of markers at the end of the talker's vocabulary; of these only the end-of-speech id may be chosen."""

@@ -13,8 +13,7 @@ import torch
 from omni_core.api import ARRequest, ForwardBatch, ForwardOutput, OutgoingMessage, SamplingParams
 from omni_qwen3.code_predictor import CodePredictor, FrameState
 from omni_qwen3.talker_network import Talker
-from omni_torch.api import CodeChoice, FrameStrategy, Named
-from omni_torch.runners.spoken_text import SpokenText
+from omni_torch.api import CodeChoice, FrameStrategy, Named, SpokenText
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
 """The sampling settings that the reference uses for residual codes whenever the talker samples."""

@@ -12,9 +12,7 @@ from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, Rotary, activation
-from omni_torch.api import embedding, filled_on, load_prepared, quantize_for
-from omni_torch.operations.norm import RMSNorm
-from omni_torch.runners.decoder_model import DecoderModel
+from omni_torch.api import DecoderModel, RMSNorm, embedding, filled_on, load_prepared, quantize_for
 
 
 class Projection(nn.Module):

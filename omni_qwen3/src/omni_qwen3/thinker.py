@@ -24,16 +24,17 @@ from omni_torch.api import (
     Arriving,
     StopTokens,
     TensorParallel,
+    Written,
     indices,
     pack_decoder,
     pack_linears,
+    prompt_runs,
     quantize_for,
     random_of,
     sampling_from,
+    text_decoder,
     to_device,
 )
-from omni_torch.loop.packing import prompt_runs
-from omni_torch.sampling.detokenizer import Written, text_decoder
 
 
 @define(eq=False)

@@ -17,7 +17,9 @@ from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
 from omni_torch.api import (
     ALONE,
+    DecoderModel,
     GgufCheckpoint,
+    RMSNorm,
     TensorParallel,
     embedding,
     file_identity,
@@ -25,8 +27,6 @@ from omni_torch.api import (
     load_prepared,
     quantize_for,
 )
-from omni_torch.operations.norm import RMSNorm
-from omni_torch.runners.decoder_model import DecoderModel
 
 
 class ThinkerDecoder(nn.Module):

@@ -14,8 +14,8 @@ from torch import nn
 
 from omni_fish_s2.codec.memory import Memory
 from omni_fish_s2.layers import rotary, rotate
-from omni_torch.operations import sound_stack
-from omni_torch.operations.norm import RMSNorm
+from omni_torch import api as operations
+from omni_torch.api import RMSNorm
 
 HEAD_DIM = 64
 """Width of an attention head in every transformer of the codec."""
@@ -37,11 +37,11 @@ class CausalConv(nn.Module):
     def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
         return self.conv(memory.join(x, self.reach) if self.reach else x)
 
-    def layer(self, before: Snake | None = None) -> sound_stack.Convolution:
+    def layer(self, before: Snake | None = None) -> operations.Convolution:
         """Return the layer for :func:`omni_torch.operations.sound_stack.decode_sound`, behind an activation."""
         assert self.conv.bias is not None
         snake = None if before is None else before.layer()
-        return sound_stack.Convolution(self.conv.weight, self.conv.bias, self.conv.dilation[0], snake)
+        return operations.Convolution(self.conv.weight, self.conv.bias, self.conv.dilation[0], snake)
 
 
 class CausalUpsampling(nn.Module):
@@ -52,10 +52,10 @@ class CausalUpsampling(nn.Module):
         self.conv = nn.ConvTranspose1d(inner, outer, kernel, stride=stride)
         self.stride = stride
 
-    def layer(self, before: Snake | None = None) -> sound_stack.Upsampling:
+    def layer(self, before: Snake | None = None) -> operations.Upsampling:
         """Return the layer, behind an activation."""
         assert self.conv.bias is not None
-        return sound_stack.Upsampling(
+        return operations.Upsampling(
             self.conv.weight, self.conv.bias, self.stride, None if before is None else before.layer()
         )
 
@@ -75,9 +75,9 @@ class Snake(nn.Module):
         wave = (self.alpha * x).sin_()
         return torch.addcmul(x, (self.alpha + 1e-9).reciprocal(), wave.mul_(wave))
 
-    def layer(self) -> sound_stack.Snake:
+    def layer(self) -> operations.Snake:
         """Return the activation for :func:`omni_torch.operations.sound_stack.decode_sound`."""
-        return sound_stack.Snake(self.alpha, self.alpha, logarithms=False)
+        return operations.Snake(self.alpha, self.alpha, logarithms=False)
 
 
 class ResidualUnit(nn.Module):
@@ -98,11 +98,11 @@ class ResidualUnit(nn.Module):
         first, dilated, second, mixing = self.block
         return x + mixing(second(dilated(first(x), memory)), memory)
 
-    def layer(self) -> sound_stack.Residual:
+    def layer(self) -> operations.Residual:
         """Return the layer for :func:`omni_torch.operations.sound_stack.decode_sound`."""
         parts: Any = self.block
         first, dilated, second, mixing = parts
-        return sound_stack.Residual(dilated.layer(first), mixing.layer(second))
+        return operations.Residual(dilated.layer(first), mixing.layer(second))
 
 
 class ConvNeXtBlock(nn.Module):
@@ -121,12 +121,12 @@ class ConvNeXtBlock(nn.Module):
         hidden = self.pwconv2(F.gelu(self.pwconv1(hidden)))
         return x + (self.gamma * hidden).transpose(1, 2)
 
-    def layer(self) -> sound_stack.ConvNeXt:
+    def layer(self) -> operations.ConvNeXt:
         """Return the layer for :func:`omni_torch.operations.sound_stack.decode_sound`."""
         mixing, wide, narrow = self.dwconv.layer(), self.pwconv1, self.pwconv2
         norm = self.norm.weight, self.norm.bias
         pointwise = wide.weight, wide.bias, narrow.weight, narrow.bias
-        return sound_stack.ConvNeXt(mixing.weight, mixing.bias, *norm, *pointwise, self.gamma, self.norm.eps)
+        return operations.ConvNeXt(mixing.weight, mixing.bias, *norm, *pointwise, self.gamma, self.norm.eps)
 
 
 class _Scale(nn.Module):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from omni_core.api import ConfigError
 from omni_qwen3.tokenizer import load_tokenizer
 from omni_qwen25.config import OmniConfig
-from omni_torch.sampling.detokenizer import Detokenizer
+from omni_torch.api import Detokenizer
 
 END = "<|im_end|>"
 

@@ -17,8 +17,7 @@ from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layer_weights import dense_matrices, describe
 from omni_qwen3.layers import MLP
 from omni_qwen3.sharding import local_config
-from omni_torch.api import ALONE, DecoderStack, LayerWeights, TensorParallel, embedding, matrix_of, rotary
-from omni_torch.operations.norm import RMSNorm
+from omni_torch.api import ALONE, DecoderStack, LayerWeights, RMSNorm, TensorParallel, embedding, matrix_of, rotary
 
 
 class Rotary(nn.Module):

@@ -17,8 +17,16 @@ from omni_qwen3.config import DecoderConfig
 from omni_qwen3.sharding import part_of
 from omni_qwen25.config import OmniConfig, TalkerConfig, part_config
 from omni_qwen25.decoder import parts_of
-from omni_torch.api import ALONE, TensorParallel, filled_on, load_prepared, pack_decoder, pack_linears, quantize_for
-from omni_torch.runners.decoder_model import DecoderModel
+from omni_torch.api import (
+    ALONE,
+    DecoderModel,
+    TensorParallel,
+    filled_on,
+    load_prepared,
+    pack_decoder,
+    pack_linears,
+    quantize_for,
+)
 
 
 class Thinker(DecoderModel):

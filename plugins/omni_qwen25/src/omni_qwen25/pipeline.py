@@ -8,7 +8,7 @@ from omni_core.api import PipelineConfig, StageConfig
 from omni_qwen3.pipeline import Distribution, GivenOptions, decode, front
 from omni_qwen25.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen25.options import Options
-from omni_torch.checkpoints.default import random_checkpoint
+from omni_torch.api import random_checkpoint
 
 _ROUTING = "omni_qwen25.routing"
 _SOUND = {"dtype": "float32"}

@@ -26,8 +26,7 @@ from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
 from omni_qwen25.networks import Talker, load_talker, read_text_rows
 from omni_qwen25.payloads import TalkerResult
 from omni_qwen25.voices import load_voices, voice_of
-from omni_torch.api import quantize_for, sampling_from
-from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
+from omni_torch.api import SpokenText, SpokenTextRunner, quantize_for, sampling_from
 
 
 class TalkerFeedback(FeedbackStrategy):

@@ -22,13 +22,14 @@ from omni_torch.api import (
     ARModelRunner,
     StopTokens,
     TensorParallel,
+    Written,
+    prompt_runs,
     quantize_for,
     random_of,
     sampled_rows,
     sampling_from,
+    text_decoder,
 )
-from omni_torch.loop.packing import prompt_runs
-from omni_torch.sampling.detokenizer import Written, text_decoder
 
 
 @define(eq=False)

@@ -12,6 +12,7 @@ from omni_core.references import exports
 
 if TYPE_CHECKING:
     from omni_torch.checkpoints.chat_templates import DEFAULT, FILE, TOOLS, read_templates
+    from omni_torch.checkpoints.default import random_checkpoint
     from omni_torch.checkpoints.folders import (
         LARGEST_TEXT,
         Section,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from omni_torch.engine.key_values import KeyValues
     from omni_torch.loop.autoregressive import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
     from omni_torch.loop.continuation import extend
-    from omni_torch.loop.packing import indices, packed_batch, sampled_rows
+    from omni_torch.loop.packing import indices, packed_batch, prompt_runs, sampled_rows
     from omni_torch.loop.steps import StepScheduler
     from omni_torch.operations.code_frames import CodeChoice, FramePredictor, code_frames
     from omni_torch.operations.decoder_stack import (
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         stored_linear,
     )
     from omni_torch.operations.kernels import operation
+    from omni_torch.operations.norm import RMSNorm
     from omni_torch.operations.shared import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm, rotary, snake_conv
     from omni_torch.operations.sound_stack import (
         ConvNeXt,
@@ -85,29 +87,34 @@ if TYPE_CHECKING:
     from omni_torch.quantization.quantized_checkpoints import open_checkpoint
     from omni_torch.quantization.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear, quantize_for
     from omni_torch.quantization.scaled_linear import ScaledLinear
+    from omni_torch.runners.decoder_model import DecoderModel
     from omni_torch.runners.encoder_cache import EncoderCache
     from omni_torch.runners.frames import FrameStrategy
     from omni_torch.runners.graphs import Graphs, Named
     from omni_torch.runners.model_runner import ARModelRunner, FeedbackARModelRunner
+    from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
     from omni_torch.runners.transfers import Arriving, to_device
+    from omni_torch.sampling.detokenizer import Detokenizer, Written, text_decoder
     from omni_torch.sampling.parameters import sampling_parameters
     from omni_torch.sampling.sample import sample, sampling_from
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
-    from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler
+    from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler, vocoder_stage
 
 __all__ = [
     # Model runners, and what they share
     "ARModelRunner", "FeedbackARModelRunner", "FrameStrategy", "EncoderCache", "Graphs", "Named", "Arriving",
-    "to_device", "extend", "indices", "packed_batch", "sampled_rows", "KeyValues",
+    "to_device", "extend", "indices", "packed_batch", "prompt_runs", "sampled_rows", "KeyValues", "DecoderModel",
+    "SpokenText", "SpokenTextRunner",
     # Schedulers: work in steps, sound, and loops of one's own
-    "StepScheduler", "Vocoder", "VocoderScheduler", "AutoregressiveLoop", "LoopedScheduler", "StepResult",
-    "run_batch",
+    "StepScheduler", "Vocoder", "VocoderScheduler", "vocoder_stage", "AutoregressiveLoop", "LoopedScheduler",
+    "StepResult", "run_batch",
     # Sampling: parameters of requests, and where a text ends
-    "sampling_parameters", "sample", "sampling_from", "StopStrings", "StopTokens",
+    "sampling_parameters", "sample", "sampling_from", "StopStrings", "StopTokens", "Detokenizer", "Written",
+    "text_decoder",
     # Checkpoints: folders, the hub, and their files
     "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "read_tokenizer", "written_once",
-    "config_folder", "download", "listing", "INDEX", "SINGLE", "TensorInfo", "DEFAULT", "FILE",
-    "TOOLS", "read_templates", "check_length", "encoded", "longest_token",
+    "config_folder", "download", "listing", "INDEX", "SINGLE", "TensorInfo", "DEFAULT", "FILE", "TOOLS",
+    "read_templates", "check_length", "encoded", "longest_token", "random_checkpoint",
     # Weights: read into modules, and prepared for later starts
     "Checkpoint", "PartOf", "Source", "Sources", "embedding", "load_module", "prefixed", "whole", "GgufCheckpoint",
     "open_checkpoint", "file_identity", "filled_on", "keeps_bfloat16", "kept_as_stored", "load_prepared",
@@ -120,7 +127,7 @@ __all__ = [
     "decode_layers", "prefill_layers", "DecoderStep", "DescribeLayer", "all_layers", "experts", "one_by_one",
     "route_experts", "GROUP", "FewRowsLinear", "Groups", "Matrix", "few_rows_linear", "matrix_of", "stored_linear",
     "ConvNeXt", "Convolution", "Layer", "Residual", "Snake", "SoundStack", "Upsampling", "decode_sound", "memory_of",
-    "paged_decode",
+    "paged_decode", "RMSNorm",
     # Placement: options, budgets of memory, and the work of a request
     "DTYPES", "check_options", "LIBRARIES", "CacheShape", "Network", "device_of", "place", "Ask", "DecoderWork",
     "PassWork", "PipelineWorks", "StageWork", "Work", "sound_decoder",
@@ -130,6 +137,7 @@ __all__ = [
 
 _HOMES = {
     "omni_torch.checkpoints.chat_templates": "DEFAULT FILE TOOLS read_templates",
+    "omni_torch.checkpoints.default": "random_checkpoint",
     "omni_torch.checkpoints.folders": (
         "LARGEST_TEXT Section checked_file load_checked read_json read_tokenizer written_once"
     ),
@@ -143,7 +151,7 @@ _HOMES = {
     "omni_torch.engine.key_values": "KeyValues",
     "omni_torch.loop.autoregressive": "AutoregressiveLoop LoopedScheduler StepResult run_batch",
     "omni_torch.loop.continuation": "extend",
-    "omni_torch.loop.packing": "indices packed_batch sampled_rows",
+    "omni_torch.loop.packing": "indices packed_batch prompt_runs sampled_rows",
     "omni_torch.loop.steps": "StepScheduler",
     "omni_torch.operations.code_frames": "CodeChoice FramePredictor code_frames",
     "omni_torch.operations.decoder_stack": (
@@ -153,6 +161,7 @@ _HOMES = {
     "omni_torch.operations.experts": "experts one_by_one route_experts",
     "omni_torch.operations.few_rows": "GROUP FewRowsLinear Groups Matrix few_rows_linear matrix_of stored_linear",
     "omni_torch.operations.kernels": "operation",
+    "omni_torch.operations.norm": "RMSNorm",
     "omni_torch.operations.shared": "add_rms_norm norm_rotary norm_rotary_store rms_norm rotary snake_conv",
     "omni_torch.operations.sound_stack": (
         "ConvNeXt Convolution Layer Residual Snake SoundStack Upsampling decode_sound memory_of"
@@ -167,15 +176,18 @@ _HOMES = {
     "omni_torch.quantization.quantized_checkpoints": "open_checkpoint",
     "omni_torch.quantization.quantized_linear": "Int4Linear Int4WeightLinear Int8GroupsLinear quantize_for",
     "omni_torch.quantization.scaled_linear": "ScaledLinear",
+    "omni_torch.runners.decoder_model": "DecoderModel",
     "omni_torch.runners.encoder_cache": "EncoderCache",
     "omni_torch.runners.frames": "FrameStrategy",
     "omni_torch.runners.graphs": "Graphs Named",
     "omni_torch.runners.model_runner": "ARModelRunner FeedbackARModelRunner",
+    "omni_torch.runners.spoken_text": "SpokenText SpokenTextRunner",
     "omni_torch.runners.transfers": "Arriving to_device",
+    "omni_torch.sampling.detokenizer": "Detokenizer Written text_decoder",
     "omni_torch.sampling.parameters": "sampling_parameters",
     "omni_torch.sampling.sample": "sample sampling_from",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
-    "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler",
+    "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler vocoder_stage",
 }
 """By module, the names that come from it."""
 

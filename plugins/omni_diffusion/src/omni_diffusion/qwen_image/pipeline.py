@@ -8,8 +8,7 @@ from omni_core.api import ConfigError, PipelineConfig, StageConfig
 from omni_diffusion.qwen_image.interface import INTERFACE, OPTIONS, with_adapters
 from omni_diffusion.qwen_image.options import Options
 from omni_diffusion.qwen_image.works import works as works
-from omni_torch.api import DTYPES, check_options, download
-from omni_torch.checkpoints.default import random_checkpoint
+from omni_torch.api import DTYPES, check_options, download, random_checkpoint
 
 INDEX = "model_index.json"
 FILES = ("*.json", "*/*.json", "*/*.txt", "*/*.safetensors", "*/*.jinja")
