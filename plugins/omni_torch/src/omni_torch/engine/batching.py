@@ -152,7 +152,8 @@ class Batcher:
         for request, count in plan.work:
             request.computed += count
             if self.share_prefixes and request.computed // self.cache.block_size > self.cache.named(request.request_id):
-                self.cache.name(request.request_id, self._entry(request).keys.first(request.computed))
+                keys = self._entries[request.request_id].keys.first(request.computed)
+                self.cache.name(request.request_id, keys)
 
     # --- running requests --------------------------------------------------------------------------------------------
     def _with_room(self, can_step: CanStep) -> tuple[list[ARRequest], bool]:
