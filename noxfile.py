@@ -38,7 +38,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
 TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
-TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis"]
+TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-tensors", "loguru"]
 TOOLS += ["build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
@@ -318,9 +318,10 @@ def site(session: nox.Session) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """The main job: the demo's checkpoint answers with text and speech. Arguments replace those of `omni run`."""
-    session.install(*CONSTRAINTS, "hatchling")
-    # No compiled kernels: they are optional.
-    needed = ["core", "cli", "media", "torch", "relay-kit", "relay-shm", "qwen3", "demo"]
-    session.install(*CONSTRAINTS, "--no-build-isolation", *(str(FOLDERS[f"omni-{name}"]) for name in needed))
+    with ThreadPoolExecutor(2) as pool:  # Unpacking torch takes longest.
+        together = (("torch", "--no-deps"), ("hatchling", "transformers", "av"))
+        list(pool.map(lambda names: session.install(*CONSTRAINTS, *names), together))
+    needed = "core cli media torch relay-kit relay-shm qwen3 demo"  # No compiled kernels: they are optional.
+    session.install(*CONSTRAINTS, "--no-build-isolation", *(str(FOLDERS[f"omni-{name}"]) for name in needed.split()))
     arguments = session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"]
     session.run("omni", "run", *arguments)
