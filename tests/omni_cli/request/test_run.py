@@ -18,6 +18,7 @@ from omni_cli.deploy.writing import dump_json
 from omni_core.config.schema import PipelineConfig, StageConfig
 
 HERE = Path(__file__).parent
+SLOW = {"asyncio", "cattrs", "importlib.metadata", "omni_core.config.loading", "ruamel.yaml", "torch"}
 SPEAKING = """
 import logging, math, time
 from omni_core.protocol.messages import StagePayload
@@ -315,3 +316,13 @@ def test_ctrl_c_ends_every_process_without_a_traceback(pipeline: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
+def test_help_imports_nothing_that_takes_long(arguments: list[str]) -> None:
+    code = f"""import sys
+from omni_core.cli.main import omni
+omni.main({arguments!r}, standalone_mode=False)
+print({SLOW!r} & sys.modules.keys())"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"

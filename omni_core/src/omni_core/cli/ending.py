@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Coroutine, Iterator
@@ -15,6 +14,8 @@ import click
 @contextmanager
 def signals_named() -> Iterator[None]:
     """Turn Ctrl-C and a cancellation into a line and an exit code."""
+    import asyncio  # here and below: 20 ms, for which `--help` need not wait
+
     try:
         yield
     except KeyboardInterrupt:
@@ -27,6 +28,8 @@ def signals_named() -> Iterator[None]:
 
 async def until_terminated(work: Coroutine[Any, Any, None]) -> None:
     """Await ``work``; SIGTERM cancels it, so that the pipeline ends in order."""
+    import asyncio
+
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

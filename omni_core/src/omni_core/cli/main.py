@@ -72,7 +72,6 @@ class LazyGroup(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         from omni_core.plugins import PluginFault, isolated, load_plugins
-        from omni_core.plugins.advice import comes_with
         from omni_core.references import load
 
         if name in self.commands:
@@ -84,6 +83,8 @@ class LazyGroup(click.Group):
                 own: click.Command = load(COMMANDS[name][0])
                 return own
             unknown = f"no such command {name!r}" + did_you_mean(name.removeprefix(self._prefix), known)
+            from omni_core.plugins.advice import comes_with
+
             if advice := comes_with("commands", name, records=registry.records):
                 unknown = f"the command {name!r} comes with {advice}"
             context.fail("; ".join([unknown, *registry.suspects()]))

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from omni_core.config.loading import parse_assignment
-
 MOST_INPUT = 16 * 2**20
 """Bytes of a message from standard input."""
 
@@ -38,6 +36,8 @@ def assign(given: dict[str, Any], options: Mapping[str, Any]) -> None:
     Raises:
         click.UsageError: something is there already.
     """
+    from omni_core.config.loading import parse_assignment  # 50 ms, for which `--help` need not wait
+
     for text in options["param"]:
         key, value = parse_assignment("--param", text, "KEY=VALUE")
         set_at(given, ("params", *key.split(".")), value, "--param")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from omni_core.client.source import PipelineSource, parse_options, source_class
 from omni_core.services import SHELL_COMPLETION
+
+if TYPE_CHECKING:
+    from omni_core.client.source import PipelineSource
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -23,6 +25,8 @@ ENDPOINT_OPTIONS = {"accept": "endpoints.accept", "host_key": "endpoints.key_fil
 
 def source_of(options: Mapping[str, Any]) -> PipelineSource:
     """Return the pipeline that the options of :func:`with_source` name."""
+    from omni_core.client.source import parse_options, source_class  # 80 ms, for which `--help` need not wait
+
     model, option, settings, overlay = (options[each] for each in SOURCE_OPTIONS)
     return source_class()(options["pipeline"], model, parse_options(option), settings, overlay)
 

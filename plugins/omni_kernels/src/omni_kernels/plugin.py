@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from omni_core.api import KernelComponent, hookimpl
 
@@ -18,6 +17,8 @@ FEW_ROWS = "omni_torch.operations.few_rows"
 
 def probe() -> str | None:
     """Return ``None`` if there is a GPU that Triton compiles for, else the reason why not."""
+    import shutil
+
     import torch
 
     if not torch.cuda.is_available():

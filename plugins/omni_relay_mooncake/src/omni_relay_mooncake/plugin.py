@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from importlib.util import find_spec
 
@@ -16,6 +15,8 @@ _LIBRARIES = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "lib
 
 def missing_libraries() -> str | None:
     """Return the missing system libraries of the engine, and how to install them; ``None`` if none."""
+    import ctypes
+
     missing = []
     for name, package in _LIBRARIES.items():
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import sys
 from importlib.util import find_spec
@@ -30,6 +29,8 @@ def probe() -> str | None:
 
 def _device_is_here() -> bool:
     """Return True if a driver is installed and has a device. Queries the driver itself: importing torch takes seconds."""
+    import ctypes
+
     for name in _DRIVERS:
         try:
             driver = ctypes.CDLL(name)

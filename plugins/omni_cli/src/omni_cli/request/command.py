@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from omni_cli.deploy.source import LayeredSource
 from omni_cli.request.generation import Generation
 from omni_cli.request.media import MediaFile
 from omni_cli.request.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.logs import log_options
 from omni_core.cli.request import assign
+
+if TYPE_CHECKING:
+    from omni_cli.deploy.source import LayeredSource
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -84,6 +86,12 @@ def _references(options: dict[str, Any]) -> list[dict[str, Any]]:
     return references
 
 
+def _source(name: str, model: str | None = None, overlay: str | None = None) -> LayeredSource:
+    from omni_cli.deploy.source import LayeredSource  # 100 ms, for which `omni run --help` need not wait
+
+    return LayeredSource(name, model, overlay=overlay)
+
+
 class RequestCommand(click.Command):
     """A command whose flags include those that the named pipeline declares."""
 
@@ -96,8 +104,8 @@ class RequestCommand(click.Command):
         with suppress(
             *([Exception] if ctx.resilient_parsing else [])
         ):  # completion guesses from what is on this machine
-            if name is not None and (not ctx.resilient_parsing or LayeredSource(name).exists()):
-                interface = LayeredSource(name, model, overlay=overlay).interface()
+            if name is not None and (not ctx.resilient_parsing or _source(name).exists()):
+                interface = _source(name, model, overlay).interface()
         taken = {flag for each in super().get_params(ctx) for flag in each.opts}
         ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
         try:
@@ -117,7 +125,7 @@ class RequestCommand(click.Command):
         given, rest, _ = parser.parse_args([*args])
         before = [each.name for each in self.params if isinstance(each, click.Argument)].index("pipeline")
         names = [each for each in rest if not each.startswith("-")][before:]
-        name = next((each for each in names if LayeredSource(each).exists()), names[0] if names else None)
+        name = next((each for each in names if _source(each).exists()), names[0] if names else None)
         return name, given.get("model"), given.get("overlay")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from omni_core.protocol.messages import OmniRequest
+if TYPE_CHECKING:
+    from omni_core.protocol.messages import OmniRequest
 
 
 @frozen
@@ -21,6 +22,8 @@ class Generation:
 
     def request(self, messages: list[dict[str, Any]]) -> OmniRequest:
         """Make the request for a conversation."""
+        from omni_core.protocol.messages import OmniRequest  # 30 ms, for which `--help` need not wait
+
         inputs: dict[str, Any] = {"messages": messages}
         if self.references:
             inputs["references"] = self.references

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import click
 
-from omni_cli.deploy.options import source_of
 from omni_cli.request.command import (
     ARGUMENTS,
     MESSAGE,
@@ -32,7 +30,6 @@ from omni_cli.request.out import (
 from omni_core.cli.ending import signals_named, until_terminated
 from omni_core.cli.request import standard_input
 from omni_core.cli.source import with_source
-from omni_core.config.completion import completed
 from omni_core.plugins import load_plugins
 
 CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": check_video_out}
@@ -81,6 +78,8 @@ def run(context: click.Context, /, **options: Any) -> None:
         check_folder("--trace", trace)
     if text == "-" or (text is None and not media):
         text = standard_input()
+    from omni_cli.deploy.options import source_of  # `--help` need not wait for configs
+
     source = source_of(options)
     request = generation(context, options)
     parts = [{"type": kind, "path": str(path.absolute())} for kind, path in media]
@@ -96,7 +95,10 @@ def run(context: click.Context, /, **options: Any) -> None:
                 CHECKS[kind](out)
             what = {"image": "an image", "video": "a video"}.get(written, "speech")
             raise click.UsageError(f"--out {out} writes {what}; {source.name} answers in {', '.join(outputs)} only")
-        from omni_cli.request.session import one_reply  # the runtime is imported only when something runs
+        import asyncio  # and the runtime: they are imported only when something runs
+
+        from omni_cli.request.session import one_reply
+        from omni_core.config.completion import completed
         from omni_core.coordinator.admission import admission
 
         admission(config, load_plugins())(request.request(messages))  # a wrong value fails before the stages start
