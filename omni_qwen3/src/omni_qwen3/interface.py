@@ -4,7 +4,6 @@ torch.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from attrs import asdict, evolve
@@ -134,6 +133,8 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         limits: those that the options of the pipeline set.
     """
     # Not above: the plugin's module imports this one, and must take no time.
+    from pathlib import Path
+
     from omni_torch.api import read_json, read_templates
 
     try:

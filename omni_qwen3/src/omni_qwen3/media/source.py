@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
 from attrs import define, field, frozen
@@ -110,6 +109,8 @@ class MediaSource:
         raise self.too_large(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)")
 
     def _open_path(self) -> IO[bytes]:
+        from pathlib import Path  # here: the plugin's module imports this one
+
         path = self.part.get("path")
         if not isinstance(path, str | Path):
             raise self.fail("needs `path` (a file) or `data` (bytes)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 from omni_core.api import Component, ProbeWarning, hookimpl
 
@@ -16,6 +15,8 @@ def probe() -> str | None:
     """Return why the relay cannot be used here, a :class:`ProbeWarning` if only gloo can be used, or ``None``."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}"
+    from pathlib import Path
+
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return "torch is not installed; pip install torch"
