@@ -299,7 +299,8 @@ def checked(
     """Return the values of ``given`` under the parameters' own names, without those that are ``None``.
 
     Args:
-        others: further valid names, for the message about an unknown one. kind: what the message calls them.
+        others: further valid names, for the message about an unknown one.
+        kind: what the message calls them.
 
     Raises:
         InvalidRequestError: an unknown name, a wrong value, or a parameter given twice; ``where`` is the path in the message.

@@ -35,8 +35,10 @@ class FishConfig:
     """A checkpoint's config.
 
     Attributes:
-        slow: predicts the semantic token of each frame. fast: predicts the codes of a frame, one after another.
-        vocab_size: of the slow decoder: text, markers and semantic tokens. tied: whether its head is its embedding.
+        slow: predicts the semantic token of each frame.
+        fast: predicts the codes of a frame, one after another.
+        vocab_size: of the slow decoder: text, markers and semantic tokens.
+        tied: whether its head is its embedding.
         max_positions: the slow decoder's context.
         codebook_size: values that a code can have, in every codebook of the decoders.
         codebooks: codes per frame, the semantic one first.

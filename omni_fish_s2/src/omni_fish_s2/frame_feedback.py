@@ -23,9 +23,13 @@ class Speech:
     """The stage's state of a request, in ``request.state``.
 
     Attributes:
-        draws: ``None`` for greedy decoding. turns: remaining turns of text. steps: tokens chosen in earlier turns.
-        feedback: ``[dim]``, the embedded last frame. frames: sent so far.
-        open: true if more turns may arrive. waiting: true if all turns so far are spoken and the next one has not arrived.
+        draws: ``None`` for greedy decoding.
+        turns: remaining turns of text.
+        steps: tokens chosen in earlier turns.
+        feedback: ``[dim]``, the embedded last frame.
+        frames: sent so far.
+        open: true if more turns may arrive.
+        waiting: true if all turns so far are spoken and the next one has not arrived.
         ended: the reason why the last turn ended.
     """
 
@@ -53,8 +57,8 @@ def recordable_frame(
 
     Args:
         hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
-        drawing: ``[B]`` bool, true where codes are sampled; ``numbers`` and ``most``: see :func:`choose_among`; ``uniforms``:
-            ``[B, codebooks - 1, codebook_size]``. Without them, every row is greedy.
+        drawing: ``[B]`` bool, true where codes are sampled; ``numbers`` and ``most``: see :func:`choose_among`;
+        ``uniforms``: ``[B, codebooks - 1, codebook_size]``. Without them, every row is greedy.
     """
 
     def pick(logits: torch.Tensor, index: int) -> torch.Tensor:

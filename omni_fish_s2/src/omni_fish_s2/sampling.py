@@ -23,8 +23,11 @@ class SpeechSampling:
     """Sampling parameters of one request's frames. ``temperature == 0`` is greedy, and so is ``top_k == 1``.
 
     Attributes:
-        temperature: 0 to 2. top_p: (0, 1]; 1.0 means off. top_k: 0 means off.
-        max_new_tokens: frames of one turn, the one that ends it included. seed: ``None`` draws a fresh one.
+        temperature: 0 to 2.
+        top_p: (0, 1]; 1.0 means off.
+        top_k: 0 means off.
+        max_new_tokens: frames of one turn, the one that ends it included.
+        seed: ``None`` draws a fresh one.
     """
 
     temperature: float = 1.0
@@ -68,7 +71,9 @@ class Draws:
     vocabulary, twice, then one for every value of every further code. Without one, only candidates get numbers.
 
     Args:
-        candidates: the ids that a step may choose. vocab_size: of the head. codes: shape of :attr:`StepNumbers.codes`.
+        candidates: the ids that a step may choose.
+        vocab_size: of the head.
+        codes: shape of :attr:`StepNumbers.codes`.
     """
 
     def __init__(self, seed: int | None, candidates: torch.Tensor, vocab_size: int, codes: tuple[int, int]) -> None:
@@ -124,7 +129,8 @@ def choose_among(logits: torch.Tensor, most: int, numbers: torch.Tensor, uniform
     graph can record it.
 
     Args:
-        most: an upper bound on every row's top-k. numbers: of :func:`filters`.
+        most: an upper bound on every row's top-k.
+        numbers: of :func:`filters`.
     """
     logits = logits.float()
     top_k, top_p, temperature = numbers.split(1, dim=-1)

@@ -57,7 +57,8 @@ class SpeechRunner(FeedbackARModelRunner):
         """Load both decoders.
 
         Args:
-            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            model_path: the checkpoint's folder.
+            dtype: of the weights: float32, bfloat16, float16.
             quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
         """
         quantize, kind = quantize_for(quantization, device), getattr(torch, dtype)

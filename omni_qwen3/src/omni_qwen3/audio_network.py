@@ -78,7 +78,8 @@ class AudioEncoder(nn.Module):
         """Encode clips.
 
         Args:
-            features: log-mel features of all clips, ``[mel_bins, frames]``. frames: of each clip.
+            features: log-mel features of all clips, ``[mel_bins, frames]``.
+            frames: of each clip.
 
         Returns:
             ``[tokens, output_size]``, the clips' tokens one after the other. Those of a chunk that is shorter than others of the call

@@ -59,7 +59,8 @@ class Batch:
 
     Attributes:
         cos, sin: of each frame's rotary position, ``[frames, 1, head_dim]``.
-        counts: frames of each utterance. windows: of each.
+        counts: frames of each utterance.
+        windows: of each.
         masks: which frames, those of the window and then the new ones, each new frame of an utterance attends to.
     """
 

@@ -97,7 +97,8 @@ class QwenConfig:
     """A Qwen3-Omni checkpoint's config.
 
     Attributes:
-        raw: the whole JSON document. folder: where the checkpoint lies.
+        raw: the whole JSON document.
+        folder: where the checkpoint lies.
         vocoder: ``None`` if the checkpoint has no speech.
     """
 

@@ -46,7 +46,8 @@ def content_of(
     """Return the runs of a prompt's multimodal positions, each with the digest of its content.
 
     Args:
-        ids: ``[P]``, placeholders expanded. tokens: the placeholders of ``image``, ``video`` and ``audio``.
+        ids: ``[P]``, placeholders expanded.
+        tokens: the placeholders of ``image``, ``video`` and ``audio``.
         merge: patches of the side of one placeholder's window.
     """
     kinds: list[tuple[int, list[int], list[bytes]]] = []

@@ -24,7 +24,9 @@ class VisionConfig:
     """The vision encoder.
 
     Attributes:
-        patch: pixels of a patch's side. temporal: frames in a patch. merge: patches of the side of one output row's window.
+        patch: pixels of a patch's side.
+        temporal: frames in a patch.
+        merge: patches of the side of one output row's window.
         side: rows and columns of the square table of learned positions.
         deepstack: the layers whose outputs go to the thinker as well, in the order of the weights that project them.
     """
@@ -53,7 +55,8 @@ class AudioConfig:
     """The audio encoder.
 
     Attributes:
-        window: mel frames of the chunks that the convolutions see. attention_windows: chunks that attend to each other.
+        window: mel frames of the chunks that the convolutions see.
+        attention_windows: chunks that attend to each other.
         conv_batch: chunks that go through the convolutions at once.
     """
 
@@ -83,7 +86,8 @@ class VocoderConfig:
     """The vocoder ``code2wav``.
 
     Attributes:
-        upsampling: factors of the layers before the decoder. rates: factors of the decoder's blocks, each of which halves the width.
+        upsampling: factors of the layers before the decoder.
+        rates: factors of the decoder's blocks, each of which halves the width.
         window: frames that a frame attends to, itself included.
     """
 
@@ -120,7 +124,8 @@ def vision_config(section: Section, output_size: int, decoder_layers: int) -> Vi
     """Read ``vision_config``.
 
     Args:
-        output_size: the thinker's width. decoder_layers: of the thinker, to which deepstack features are added.
+        output_size: the thinker's width.
+        decoder_layers: of the thinker, to which deepstack features are added.
     """
     layers, hidden = section.integer("depth", 1, LAYERS, 27), section.integer("hidden_size", 1, WIDTH, 1152)
     heads = section.integer("num_heads", 1, HEADS, 16)

@@ -27,8 +27,11 @@ class PatchSettings:
     """The settings by which pixels become patches.
 
     Attributes:
-        patch: pixels of a patch's side. temporal: frames in a patch. merge: patches of the side of one position's window.
-        mean, std: of each channel. scale: what a pixel is multiplied by.
+        patch: pixels of a patch's side.
+        temporal: frames in a patch.
+        merge: patches of the side of one position's window.
+        mean, std: of each channel.
+        scale: what a pixel is multiplied by.
         min_pixels, max_pixels: bounds on an image's pixels after resizing.
         resample: Pillow's filter for resizing.
     """

@@ -87,7 +87,8 @@ class Distribution:
     """Differences between the models whose pipelines begin with these stages.
 
     Attributes:
-        package: the import package of its stages. options: that its pipelines know.
+        package: the import package of its stages.
+        options: that its pipelines know.
         interface_of: see :func:`omni_qwen3.interface.interface_of`.
         preload: by stage, modules that several stages import, and that are imported once for all.
     """

@@ -259,9 +259,10 @@ def preprocessing_stage(
 
     Args:
         kind: the class of the preprocessor, such as :class:`Preprocessor`.
-        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. threads:
-            requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others: see
-            :class:`omni_qwen3.media.Limits`.
+        video_fps: frames taken per second of video.
+        max_context: bound on the prompt in tokens, by default the checkpoint's.
+        threads: requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others:
+            see :class:`omni_qwen3.media.Limits`.
     """
     limits = Limits(
         max_image_pixels,

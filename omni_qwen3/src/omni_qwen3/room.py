@@ -19,7 +19,8 @@ class Room:
     """Counts what the media of a request take, piece by piece.
 
     Args:
-        context: positions of a prompt. payload_bytes: by stage, the most that one payload can have; see :mod:`omni_core.stage.assembly`.
+        context: positions of a prompt.
+        payload_bytes: by stage, the most that one payload can have; see :mod:`omni_core.stage.assembly`.
     """
 
     context: int

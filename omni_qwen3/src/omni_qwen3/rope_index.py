@@ -35,8 +35,10 @@ class Rule:
     """The values of a checkpoint's config on which positions depend.
 
     Attributes:
-        image, video, audio: ids of the placeholders. vision_start, audio_start: ids of the markers before media.
-        per_second: positions per second of video. merge: patches of the side of one placeholder's window.
+        image, video, audio: ids of the placeholders.
+        vision_start, audio_start: ids of the markers before media.
+        per_second: positions per second of video.
+        merge: patches of the side of one placeholder's window.
         clip_tokens: placeholders of a clip of so many mel frames.
     """
 
@@ -70,7 +72,8 @@ class _Walk:
     """Goes through a prompt from one piece of media to the next.
 
     Attributes:
-        blocks: positions laid out so far. following: the position of the next token of text.
+        blocks: positions laid out so far.
+        following: the position of the next token of text.
     """
 
     def __init__(self, rule: Rule, ids: list[int], grids: MediaGrids, use_audio_in_video: bool) -> None:
@@ -115,7 +118,6 @@ class _Walk:
         except ValueError:
             return None
 
-    # --- pieces: the markers before and after one are text -------------------------------------------------------------
     def _clip(self, begin: int) -> None:
         self._text(begin - self._at + 1)
         self._text(self._take_clip())
@@ -165,7 +167,6 @@ class _Walk:
         self._videos_left -= 1
         return cells
 
-    # --- blocks --------------------------------------------------------------------------------------------------------
     def _text(self, tokens: int) -> None:
         if tokens > 0:
             self._add(_line(tokens))

@@ -21,7 +21,8 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments
     """Attend within each segment, in both directions.
 
     Args:
-        query, key, value: ``[rows, heads, head_dim]``. segments: cover all rows.
+        query, key, value: ``[rows, heads, head_dim]``.
+        segments: cover all rows.
 
     Returns:
         ``[rows, heads * head_dim]``.

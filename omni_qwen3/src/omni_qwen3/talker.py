@@ -56,7 +56,8 @@ class TalkerRunner(SpokenTextRunner):
         """Load the talker.
 
         Args:
-            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            model_path: the checkpoint's folder.
+            dtype: of the weights: float32, bfloat16, float16.
             quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
         """
         config = read_config(model_path)

@@ -24,7 +24,8 @@ def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> 
     is not 0.
 
     Args:
-        temperature: ``[B]``. uniforms: ``[B, groups - 1]`` float64, one uniform number per code. Without both, every row is greedy.
+        temperature: ``[B]``.
+        uniforms: ``[B, groups - 1]`` float64, one uniform number per code. Without both, every row is greedy.
     """
     return CodeChoice(temperature, uniforms, RESIDUAL_SAMPLING.top_k, RESIDUAL_SAMPLING.top_p)
 

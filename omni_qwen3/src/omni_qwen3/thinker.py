@@ -95,7 +95,8 @@ class ThinkerRunner(ARModelRunner):
         """Load the thinker, or one tensor parallel rank of it.
 
         Args:
-            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            model_path: the checkpoint's folder.
+            dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
             quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
             gguf: a GGUF file of the thinker, read in place of the checkpoint's weights.
@@ -138,7 +139,6 @@ class ThinkerRunner(ARModelRunner):
             model = load_external(decoder, model_path, config, dtype=dtype, device=device)
         return cls(model, config, speech_enabled=speech_enabled, device=device, ranks=tp_size)
 
-    # --- per request -------------------------------------------------------------------------------------------------
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":
             return None
@@ -231,7 +231,6 @@ class ThinkerRunner(ARModelRunner):
             notices=request.state.inputs.get("notices", []),
         )
 
-    # --- per step ----------------------------------------------------------------------------------------------------
     def before_forward(self, batch: ForwardBatch) -> None:
         assert batch.input_embeds is not None
         if self._speech_enabled:

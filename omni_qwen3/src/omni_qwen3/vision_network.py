@@ -126,7 +126,8 @@ class VisionEncoder(nn.Module):
         """Encode images and videos.
 
         Args:
-            patches: ``[patches, values]`` of all of them, those of a merge window one after the other. grids: of each.
+            patches: ``[patches, values]`` of all of them, those of a merge window one after the other.
+            grids: of each.
 
         Returns:
             The rows in the prompt, ``[patches / merge^2, output_size]``, and for each deepstack layer, in the order of layers, as many.

@@ -61,9 +61,6 @@ def chat_echo(model_path: str, pause: float = 0.02) -> PipelineConfig:
     return PipelineConfig(model_path=model_path, name="chat-echo", stages=stages)
 
 
-# --- listen: a plain function is a stage -----------------------------------------------------------------------------
-
-
 def listen(payload: StagePayload) -> dict[str, Any]:
     """The words of the last message, and the punctuation at its end.
 
@@ -82,9 +79,6 @@ def listen(payload: StagePayload) -> dict[str, Any]:
 def words_only(payload: StagePayload) -> dict[str, Any]:
     """The projection to ``think``. Other stages get the payload too, so what is handed on is new."""
     return {"words": payload.data["words"]}
-
-
-# --- think: a scheduler of our own -----------------------------------------------------------------------------------
 
 
 @define
@@ -133,9 +127,6 @@ class TakeTurns(LoopScheduler):
             else:
                 del self._open[request_id]
                 self.put_out(OutgoingMessage(request_id, "result", {"count": speech.said}))
-
-
-# --- speak: a stage that consumes a stream ---------------------------------------------------------------------------
 
 
 def both(payloads: dict[str, StagePayload]) -> dict[str, Any]:

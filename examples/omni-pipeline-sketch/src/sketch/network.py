@@ -135,7 +135,8 @@ class Drawer(nn.Module):
         """Run the network.
 
         Args:
-            samples: ``[n, height * width, channels]`` of a ``grid`` (height, width). times: ``[n]`` in [0, 1].
+            samples: ``[n, height * width, channels]`` of a ``grid`` (height, width).
+            times: ``[n]`` in [0, 1].
             past: the reader's keys and values of each layer, ``[n, longest, kv_heads, head_dim]``.
             hidden: its last hidden state, ``[n, hidden]``.
             lengths: ``[n]``, the positions of ``past`` that count; also the rotary position of what is drawn.

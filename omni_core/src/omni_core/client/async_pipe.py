@@ -164,7 +164,8 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
 
         Args:
             stage: its name, or that of a process with several stages.
-            set: values for its fields by path: ``{"factory_args.max_running": 8}``. on_step: called with a line for each step.
+            set: values for its fields by path: ``{"factory_args.max_running": 8}``.
+            on_step: called with a line for each step.
             wait: for the end of each old unit, before the next one is replaced; ``False``: they end by themselves.
 
         Raises:
@@ -185,8 +186,10 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         """Change the number of replicas of a stage while requests run; those that are taken away finish what they have.
 
         Args:
-            stage: its name, or that of a process with several stages. replicas: at least 1.
-            set: ``gpu`` and ``host``, with a value for each replica. on_step: called with a line for each step.
+            stage: its name, or that of a process with several stages.
+            replicas: at least 1.
+            set: ``gpu`` and ``host``, with a value for each replica.
+            on_step: called with a line for each step.
             wait: for the end of replicas that are taken away.
 
         Raises:

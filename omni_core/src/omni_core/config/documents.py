@@ -30,7 +30,8 @@ class Document:
     """A file's content.
 
     Attributes:
-        name: the file's name, for messages. folder: where relative paths in it begin.
+        name: the file's name, for messages.
+        folder: where relative paths in it begin.
         values: plain data: mappings with texts as keys, lists, texts, numbers, booleans and ``None``.
         lines: the line, from 1 on, of each key and list item.
     """

@@ -74,8 +74,11 @@ class PlannedProcess:
     """One OS process of a pipeline.
 
     Attributes:
-        name: unique. unit: the name of what starts and dies together: this process, or all ranks of its stage.
-        group: its process group. replica, rank: which one of it this is. slot: the place of the replica among them.
+        name: unique.
+        unit: the name of what starts and dies together: this process, or all ranks of its stage.
+        group: its process group.
+        replica, rank: which one of it this is.
+        slot: the place of the replica among them.
         stages: the stages it runs, in pipeline order.
         gpus: by stage name, the device of each stage that has one; all the same within a process.
         host: the host that it runs on; ``None``: this one.
@@ -145,7 +148,8 @@ class Replica:
 
     Attributes:
         slot: its place among the replicas of the config, which decides its devices and its host.
-        number: unlike that of any other unit of the group in a run. unit: its name.
+        number: unlike that of any other unit of the group in a run.
+        unit: its name.
     """
 
     slot: int

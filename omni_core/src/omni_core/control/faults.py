@@ -30,7 +30,8 @@ def watched(
     """Run ``work`` as a task whose failure is logged at once. Keep the task: asyncio does not.
 
     Args:
-        what: its name in the log. on_failure: called with the exception. Neither hears of a cancellation.
+        what: its name in the log.
+        on_failure: called with the exception. Neither hears of a cancellation.
     """
 
     def ended(task: asyncio.Future[Result]) -> None:
@@ -71,7 +72,8 @@ class Sparing(logging.Filter):
     The first record after that says how many were left out.
 
     Args:
-        most: records of a kind. seconds: the while.
+        most: records of a kind.
+        seconds: the while.
     """
 
     def __init__(self, most: int = 5, seconds: float = 10.0) -> None:

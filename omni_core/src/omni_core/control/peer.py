@@ -37,7 +37,6 @@ class Peer:
         self._asked_about: set[Work] = set()
         self._ask_at = ASK_AFTER
 
-    # --- what is to be sent --------------------------------------------------------------------------------------------
     def push(self, frame: Frame) -> None:
         """Add a frame behind those that wait.
 
@@ -90,7 +89,6 @@ class Peer:
             self.waiting = deque([*first, *kept])
             self._waiting_bytes = sum(frame.nbytes for frame in self.waiting)
 
-    # --- connections that come and go ------------------------------------------------------------------------------------
     def up(self) -> None:
         """There is a connection; one that was given up is there again."""
         self.connected = True
@@ -117,7 +115,6 @@ class Peer:
         self._waiting_bytes = 0
         return waiting
 
-    # --- what has reached it ---------------------------------------------------------------------------------------------
     @property
     def must_ask(self) -> bool:
         """True if so much was recorded that the owner must call :meth:`ask`."""

@@ -174,7 +174,6 @@ class ControlPlane:
         if self.is_behind(endpoint):
             await self._senders[endpoint].room()
 
-    # --- peers that die and come back ----------------------------------------------------------------------------------
     def peer_is_down(self, endpoint: str) -> list[Work]:
         """The process at ``endpoint`` has died: hold back what is for it.
 
@@ -216,7 +215,6 @@ class ControlPlane:
         for sender in self._senders.values():
             sender.peer.keep(known)
 
-    # --- reading -------------------------------------------------------------------------------------------------------
     def _on_frame(self, document: memoryview, raw: memoryview) -> None:
         try:
             message = decode(document, raw)

@@ -21,7 +21,9 @@ class Load:
     """The requests that one replica has now.
 
     Attributes:
-        replica: its number. requests: those placed on it that have not ended. work: the work that is expected of them together.
+        replica: its number.
+        requests: those placed on it that have not ended.
+        work: the work that is expected of them together.
         placed: requests that were ever placed on it.
     """
 
@@ -69,7 +71,8 @@ class ReplicatedGroup:
     """A process group of which there are several, or may be: its stages, and how one of them is chosen.
 
     Attributes:
-        affinity_key: the metadata key that keeps requests together. balance: the choice for others; ``None``: in turn.
+        affinity_key: the metadata key that keeps requests together.
+        balance: the choice for others; ``None``: in turn.
         work: the expected work of a request.
     """
 

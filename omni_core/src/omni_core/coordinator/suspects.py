@@ -75,7 +75,6 @@ class Suspects:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    # --- deaths --------------------------------------------------------------------------------------------------------
     def died(self, lost: list[TrackedRequest], now: float, excuse: Callable[[], None] = lambda: None) -> Verdict:
         """Decide what happens after one death.
 
@@ -147,7 +146,6 @@ class Suspects:
         limit = self._retries + MOST_ATTEMPTS_BEYOND_RETRIES if self._retries else 0
         return request.strikes <= self._retries and request.attempts <= limit and request.may_repeat
 
-    # --- turns ---------------------------------------------------------------------------------------------------------
     def put(self, request: TrackedRequest, now: float) -> None:
         """Let a new request whose content is known wait for a turn alone. Its next death is its last."""
         request.is_cause, request.strikes, request.quiet_until = True, self._retries, now + QUIET_SECONDS
@@ -175,7 +173,6 @@ class Suspects:
         """True while the cause of a death runs again: new requests wait."""
         return self.alone is not None and self.alone.is_cause
 
-    # --- contents ------------------------------------------------------------------------------------------------------
     def blame_lost(
         self, lost: TrackedRequest, victims: list[TrackedRequest], digest: bytes | None, reason: str, now: float
     ) -> None:

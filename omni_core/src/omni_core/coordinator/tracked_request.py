@@ -41,8 +41,9 @@ class TrackedRequest:
 
     Attributes:
         request: as it is sent to the stages, with its placement.
-        original: as the client gave it, for further attempts, and to know its content again if its process dies; ``None`` if it is large
-            and cannot run again. digest: of its content then.
+        original: as the client gave it, for further attempts, and to know its content again if its process dies; ``None`` if it is
+            large and cannot run again.
+        digest: of its content then.
         terminals: terminal stages whose results are expected still.
         since: admission, in seconds of the injected clock.
         wants_partial: the client reads partial results.

@@ -98,7 +98,6 @@ class AdmittingMachine(RequestMachine):
         self._heard.pop(tracked.request_id, None)
         return [*super()._end(tracked, state, error, now), *self._release(now)]
 
-    # --- the queue -----------------------------------------------------------------------------------------------------
     def _release(self, now: float) -> list[Action]:
         """Begin those whose turn has come."""
         actions: list[Action] = []

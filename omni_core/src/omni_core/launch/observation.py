@@ -171,7 +171,6 @@ class Observation:
     def _question(self, endpoint: str, message: Any) -> Callable[[], None]:
         return lambda: self._control.tell(endpoint, message)
 
-    # --- status clients (``omni top``, ``omni profile``) ---------------------------------------------------------------
     async def _answer_status(self, endpoint: str) -> None:
         uptime = asyncio.get_running_loop().time() - self._since
         report = messages.StatusReport(self._config.resolved_name, uptime, self.health(), await self.statistics(2.0))

@@ -120,7 +120,6 @@ class MultiProcessPipelineRunner:
         """The config as it is now: operations change it."""
         return self._config if self._running is None else self._running.config
 
-    # --- start -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Launch every process and return when all stages are ready. Leaves nothing behind if it fails.
 
@@ -241,7 +240,6 @@ class MultiProcessPipelineRunner:
         assert self._placing is not None
         return self._placing.address(endpoint, seen_from)
 
-    # --- messages ----------------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
         if isinstance(message, OperationRequest | OperationCancel):
             self._operate(message)
@@ -260,7 +258,6 @@ class MultiProcessPipelineRunner:
         """The pid of every process by its name."""
         return self._units.process_ids
 
-    # --- stop --------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
         """Abort what runs, end every process, and remove every socket. Idempotent. In a fork, nothing: they are its parent's."""
         if os.getpid() != self._pid:

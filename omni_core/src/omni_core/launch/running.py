@@ -30,8 +30,10 @@ class Running:
     Attributes:
         config: as it is now; operations set it.
         prepare: :func:`omni_core.launch.prepare.prepare` of a config and its replicas, for this run.
-        units: by name. entry: by stage and number of the replica, the endpoints that the coordinator sends to.
-        owner: that of supervisors. stop_timeout: seconds that a process has to end by itself.
+        units: by name.
+        entry: by stage and number of the replica, the endpoints that the coordinator sends to.
+        owner: that of supervisors.
+        stop_timeout: seconds that a process has to end by itself.
     """
 
     config: PipelineConfig

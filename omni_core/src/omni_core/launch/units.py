@@ -81,7 +81,6 @@ class Units(dict[str, Supervisor]):
         """The unit of a process; ``None`` if it has ended for good."""
         return next((unit for unit in self.values() if any(each.name == process for each in unit.spec.processes)), None)
 
-    # --- messages ----------------------------------------------------------------------------------------------------
     def handle(self, message: Any) -> None:
         """Take a message that was sent to the runner."""
         if isinstance(message, messages.CompleteMessage | messages.StreamMessage):
@@ -146,7 +145,6 @@ class Units(dict[str, Supervisor]):
             self.heartbeat.request_is_over()
         return len(told)
 
-    # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
     def unit_changed(self, unit: Supervisor) -> None:
         for name in unit.spec.stage_names if unit.role is Role.SERVING else ():
             contained(partial(self._on_progress, name, unit.life.state.value), None, "on_progress")

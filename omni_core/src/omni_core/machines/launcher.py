@@ -30,7 +30,8 @@ class Need:
     ``host`` differs: then those of each host are a need of their own.
 
     Attributes:
-        unit: its name, or that of the first rank on the ``host``; unique in the run. stages: those of its processes.
+        unit: its name, or that of the first rank on the ``host``; unique in the run.
+        stages: those of its processes.
         processes: how many it has.
         gpus: the pipeline's numbers of its devices. Units of one ``host`` that name the same number share that device, so they are on one
             machine.
@@ -103,8 +104,10 @@ class LauncherOptions:
     """The arguments of a launcher.
 
     Attributes:
-        run: the run's name, unique over all machines. directory: its private folder on this machine.
-        config: the pipeline. settings: those of its ``launcher``, checked by :meth:`read_settings`.
+        run: the run's name, unique over all machines.
+        directory: its private folder on this machine.
+        config: the pipeline.
+        settings: those of its ``launcher``, checked by :meth:`read_settings`.
     """
 
     run: str

@@ -57,7 +57,8 @@ class Placing:
 
     Args:
         before_launch: called before processes are started; what it raises is the reason that they are not.
-        run: the endpoint of the coordinator. address: that by which other machines reach it, if there may be any.
+        run: the endpoint of the coordinator.
+        address: that by which other machines reach it, if there may be any.
         units: those of the start; further ones are added. Their order numbers their sockets.
     """
 

@@ -14,8 +14,10 @@ class DecodeCache(NamedTuple):
     """The cache of a step, for each of its tokens; adjacent tokens of one request have equal ``pages``.
 
     Attributes:
-        pages: ``[n, width]`` int32, the blocks of its request. lengths: ``[n]`` int32, the positions up to its own, which is included.
-        block_size: positions of a block. keys, values: of every layer, ``[slots, kv_heads, head_dim]``.
+        pages: ``[n, width]`` int32, the blocks of its request.
+        lengths: ``[n]`` int32, the positions up to its own, which is included.
+        block_size: positions of a block.
+        keys, values: of every layer, ``[slots, kv_heads, head_dim]``.
     """
 
     pages: Tensor

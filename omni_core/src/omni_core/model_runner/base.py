@@ -126,7 +126,8 @@ class FeedbackStrategy(ABC):
     request is in ``request.state``, whose type the runner of the model defines.
 
     Attributes:
-        model: the bound network. device: where it computes.
+        model: the bound network.
+        device: where it computes.
     """
 
     model: Any

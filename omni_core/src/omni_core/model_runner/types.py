@@ -52,7 +52,10 @@ class SamplingParams:
     ids where ``penalize_prompt``), suppressed ids, temperature, top-k, top-p, min-p, draw.
 
     Attributes:
-        temperature: >= 0. top_k: 0 means off. top_p: 1.0 means off. min_p: 0.0 means off.
+        temperature: >= 0.
+        top_k: 0 means off.
+        top_p: 1.0 means off.
+        min_p: 0.0 means off.
         repetition_penalty: 1.0 means off; it applies in greedy decoding too.
         suppressed_ids: never chosen.
         stop_ids: choosing one finishes the request with ``stop``; the id is kept in ``output_ids``.

@@ -45,7 +45,8 @@ class PluginRecord:
     """One installed plugin and its state.
 
     Attributes:
-        name: of its entry point. distribution, version, module: where it comes from.
+        name: of its entry point.
+        distribution, version, module: where it comes from.
         reason: one line on why it is not loaded; empty if it is.
         traceback: of a broken one.
         components: what it provides, by hook.

@@ -38,7 +38,8 @@ class DeathReport:
     """The knowledge about the requests of one dead unit: what the parent knows, and the survivors' answers.
 
     Attributes:
-        asked: the processes that are asked. requests: those of which the unit may have held something.
+        asked: the processes that are asked.
+        requests: those of which the unit may have held something.
         completed: tells if the coordinator has the result of a request's terminal stage.
         reached: ``(request, stage)`` of which something was written to the unit.
         arrived: ``(request, stage of the unit, receiving stage)`` to what has come there (see ``stage.Arrivals``).

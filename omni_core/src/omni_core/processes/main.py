@@ -129,7 +129,8 @@ def run(document: int, lifeline: int, listener: int | None = None) -> NoReturn:
     """Be a stage process until it is told to stop or its parent ends.
 
     Args:
-        document: a descriptor of its launch spec. lifeline: of a pipe that ends with its parent.
+        document: a descriptor of its launch spec.
+        lifeline: of a pipe that ends with its parent.
         listener: of its listening TCP socket, if other hosts reach it.
     """
     os.set_inheritable(lifeline, False)

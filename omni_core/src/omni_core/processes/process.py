@@ -36,7 +36,9 @@ class SupervisedProcess(ABC):
     """A process as its supervisor sees it, on any machine. Methods are called on the event loop of the parent.
 
     Attributes:
-        spec: the launch spec. pid: 0 until it is known. launched: done when the pid is known.
+        spec: the launch spec.
+        pid: 0 until it is known.
+        launched: done when the pid is known.
         address: that by which processes on other machines reach it, if there may be any; known when it is launched.
         ended: done when the process, and what it has started, has ended.
         code: its exit code, or the negative number of the signal that killed it.

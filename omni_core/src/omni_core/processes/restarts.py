@@ -129,7 +129,6 @@ class Unit:
     def _is_starting(self) -> bool:
         return self._is_launched and not self.serves
 
-    # --- start -------------------------------------------------------------------------------------------------------
     def launch(self, now: float) -> list[Action]:
         """Begin the first start."""
         self._is_launched = True
@@ -174,7 +173,6 @@ class Unit:
         text = f"stage {stage!r} could not be started: {problem}\n{trace}".rstrip()
         return self._down(problem, now, Started(text))
 
-    # --- death ---------------------------------------------------------------------------------------------------------
     def exited(self, name: str, reason: str, now: float) -> list[Action]:
         """A process has ended."""
         process = self._processes[name]
@@ -287,7 +285,6 @@ class Unit:
             pause = min(self.policy.backoff * 2 ** (before - 1), self.policy.backoff_limit) if before > 0 else 0.0
             self._restart_at = now + pause
 
-    # --- stalls and computes that do not end -----------------------------------------------------------------------------
     def beat(self, now: float) -> list[Action]:
         """Look after processes that do not answer, and ping the others. Called once a second while there is work."""
         if not self.serves:
@@ -359,7 +356,6 @@ class Unit:
                 )
         return []
 
-    # --- stop ----------------------------------------------------------------------------------------------------------
     def stop(self) -> None:
         """From now on its processes are meant to end."""
         self._is_launched = False

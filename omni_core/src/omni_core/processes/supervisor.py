@@ -100,7 +100,6 @@ class Supervisor:
         """The name that messages use: the stage's, or the process group's if it holds several stages."""
         return self.spec.stage_names[0] if len(self.spec.stage_names) == 1 else self.spec.name
 
-    # --- events --------------------------------------------------------------------------------------------------------
     def launch(self) -> None:
         """Start every process; :attr:`started` ends when all stages are ready for the first time, or cannot be."""
         self._carry_out(self.life.launch(self._loop.time()))
@@ -164,7 +163,6 @@ class Supervisor:
         self._timer = None
         self._carry_out(self.life.clock(self._loop.time()))
 
-    # --- actions -------------------------------------------------------------------------------------------------------
     def _carry_out(self, decided: Iterable[Action]) -> None:
         where = {"stage": self.label}
         for action in decided:
@@ -245,7 +243,6 @@ class Supervisor:
         log = "".join(each.last_lines for each in self.processes if late is None or each.spec.name in late)
         return log or ("; it has written nothing" if late else "")
 
-    # --- stop ----------------------------------------------------------------------------------------------------------
     def begin_stop(self) -> None:
         """From now on its processes are meant to end."""
         self._was_starting = not self.life.serves

@@ -36,8 +36,12 @@ class KernelSpec:
     """A kernel as a launch spec carries it. References are ``package.module:attribute``.
 
     Attributes:
-        name: the component's. device: the kind that it runs on. dtypes: names of those that it takes; empty: all.
-        priority: the highest that can work wins. target: the implementation. requires: modules that it needs.
+        name: the component's.
+        device: the kind that it runs on.
+        dtypes: names of those that it takes; empty: all.
+        priority: the highest that can work wins.
+        target: the implementation.
+        requires: modules that it needs.
         probe: a :data:`omni_core.hookspecs.Probe`, asked in the process that would use the kernel.
         plugin: the plugin that provides it, and its distribution, for messages.
     """
@@ -193,7 +197,9 @@ class UnitSpec:
 
     Attributes:
         name: unique; the process group's name, with ``.N`` for the N-th replica where there are several.
-        group: the process group's name. replica: the number of this one in the group. slot: its place in the config's lists.
+        group: the process group's name.
+        replica: the number of this one in the group.
+        slot: its place in the config's lists.
         processes: the launch specs; the first is the leader, whose endpoint is the unit's.
         startup_timeout: seconds until every stage must be ready.
     """

@@ -57,7 +57,6 @@ def load_libraries() -> None:
             load(os.fsencode(Path(spec.origin).parent / "lib" / name), os.RTLD_LAZY)
 
 
-# --- buffers: flat runs of bytes --------------------------------------------------------------------------------------
 def flat(buffer: Any) -> Buffer:
     """The bytes of a contiguous tensor, or of any object with a C-contiguous buffer, without a copy.
 
@@ -135,7 +134,6 @@ def empty(nbytes: int, device: str) -> Buffer:
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
-# --- tensors as plain data --------------------------------------------------------------------------------------------
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a torch tensor; False where torch is not imported."""
     torch = imported("torch")

@@ -48,7 +48,6 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         self._sources = sources
         self._requests: dict[str, _Progress[State]] = {}
 
-    # --- what a subclass defines -----------------------------------------------------------------------------------
     @abstractmethod
     def new_state(self, request_id: str, request: OmniRequest | None) -> State:
         """Make the state of a request whose first message has come."""
@@ -75,7 +74,6 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         """Stream a partial result."""
         self.put_out(OutgoingMessage(request_id, "stream", data, target))
 
-    # --- the scheduler contract ------------------------------------------------------------------------------------
     def turn(self) -> bool:
         message = self.inbox.get(self.wait)
         if message is None and (self.wait is None or self.inbox.closed):

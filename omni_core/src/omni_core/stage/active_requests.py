@@ -88,7 +88,8 @@ class ActiveRequest:
         """Describe what this stage waits for to finish the request.
 
         Args:
-            stream_from: the stages whose streams it needs. inputs: what its scheduler says instead, if it knows.
+            stream_from: the stages whose streams it needs.
+            inputs: what its scheduler says instead, if it knows.
         """
         missing = self.fan_in.missing if self.fan_in is not None else []
         streams = [name for name in stream_from if not self.arrived.get(name, (0, None))[0] & DONE]

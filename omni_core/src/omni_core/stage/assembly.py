@@ -99,7 +99,8 @@ class _Callable:
     """A callable that a stage's spec names, and its parameters by name.
 
     Attributes:
-        kind: the spec's field that names it. path: that field, for messages.
+        kind: the spec's field that names it.
+        path: that field, for messages.
     """
 
     kind: str

@@ -15,7 +15,8 @@ class CodecConfig:
         decoder_dim: channels before the first upsampling; they halve at each of ``decoder_rates``.
         factors: further downsampling between encoder and quantiser.
         semantic_codebook, residual_codebook: entries of the first codebook and of each of the ``residuals`` others.
-        codebook_dim: width of an entry. layers, intermediate: of the transformers around the quantiser.
+        codebook_dim: width of an entry.
+        layers, intermediate: of the transformers around the quantiser.
         convnext: inner width of the blocks around the quantiser.
     """
 

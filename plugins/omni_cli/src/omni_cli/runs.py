@@ -29,7 +29,9 @@ class Run:
     """A running pipeline.
 
     Attributes:
-        folder: its run folder. pid: the process that opened it. command: the command line of that process.
+        folder: its run folder.
+        pid: the process that opened it.
+        command: the command line of that process.
         report: its status; ``None`` if it does not answer.
     """
 

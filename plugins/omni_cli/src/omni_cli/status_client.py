@@ -93,7 +93,9 @@ class StatusClient:
         says in which state it is.
 
         Args:
-            request: without an endpoint. pid: the process of the pipeline. on_step: called with a line for each step.
+            request: without an endpoint.
+            pid: the process of the pipeline.
+            on_step: called with a line for each step.
 
         Raises:
             OmniError: the operation has failed, or was cancelled; the pipeline has ended.

@@ -20,7 +20,8 @@ class Latents:
 
     Attributes:
         sample: ``[images, positions, channels]``, as noisy as its step says.
-        schedule: its noise levels. step: how many steps are done.
+        schedule: its noise levels.
+        step: how many steps are done.
         conditions: ``[positions, width]`` for each role; ``positive`` is always there, ``negative`` with guidance, unless the
             scheduler's ``guide`` has roles of its own.
         guidance: the scale of classifier-free guidance (Ho and Salimans, 2022, arXiv:2207.12598); without ``negative`` it has no effect.
@@ -89,7 +90,8 @@ class DenoisingScheduler(StepScheduler[Latents]):
     (:meth:`~omni_torch.loop.steps.StepScheduler.work`).
 
     Args:
-        max_batch_size: requests that share a step at most. max_running: requests that are denoised at once.
+        max_batch_size: requests that share a step at most.
+        max_running: requests that are denoised at once.
     """
 
     def __init__(self, model: DiffusionModel, max_batch_size: int = 8, max_running: int | None = None) -> None:

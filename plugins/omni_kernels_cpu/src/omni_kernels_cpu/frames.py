@@ -18,7 +18,9 @@ class BoundPredictor:
     """The C structures of a predictor. They point into its weights.
 
     Attributes:
-        fits: False if the library cannot read a weight. dtype: of the frames. embedded: the library's number of that of the embeddings.
+        fits: False if the library cannot read a weight.
+        dtype: of the frames.
+        embedded: the library's number of that of the embeddings.
     """
 
     def __init__(self, predictor: FramePredictor) -> None:

@@ -60,7 +60,9 @@ async def fetch(
     """Return the content of an http or https URL.
 
     Args:
-        where: the URL's place in the request, for messages. limit: bytes. seconds: for all of it, redirects included.
+        where: the URL's place in the request, for messages.
+        limit: bytes.
+        seconds: for all of it, redirects included.
         hosts: those that are called, also for redirects, as :func:`check_host` takes them; empty: any.
 
     Raises:

@@ -18,8 +18,11 @@ class Accelerator:
     """The rates of a kind of GPU, from its data sheet.
 
     Attributes:
-        memory: bytes. flops: FLOPs a second of dense bfloat16 products. float32_flops: of float32 ones, without tensor cores.
-        bandwidth: bytes a second of its memory. link: bytes a second to another GPU of its host, in one direction.
+        memory: bytes.
+        flops: FLOPs a second of dense bfloat16 products.
+        float32_flops: of float32 ones, without tensor cores.
+        bandwidth: bytes a second of its memory.
+        link: bytes a second to another GPU of its host, in one direction.
     """
 
     name: str
@@ -50,10 +53,14 @@ class Rates:
     """The constants of an estimate beside those of the accelerator. All of them are printed with a plan.
 
     Attributes:
-        flops_share, bandwidth_share: of the data sheet's rates that our kernels reach. kernel: seconds to start one.
+        flops_share, bandwidth_share: of the data sheet's rates that our kernels reach.
+        kernel: seconds to start one.
         step: processor seconds of a step outside of the device: planning, sampling, messages of its requests.
-        row: processor seconds of each request of a step. exchange: seconds of a collective of ranks beside its bytes.
-        message: processor seconds of a message at each end. latency: seconds between them. copy: bytes a second of a payload.
+        row: processor seconds of each request of a step.
+        exchange: seconds of a collective of ranks beside its bytes.
+        message: processor seconds of a message at each end.
+        latency: seconds between them.
+        copy: bytes a second of a payload.
         function: processor seconds of a request in a stage without a network.
         spread: of the sizes of requests of one kind, the standard deviation over the mean; 0: all are alike.
     """

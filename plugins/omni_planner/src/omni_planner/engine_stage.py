@@ -22,7 +22,10 @@ class _Request:
     """A request of an engine.
 
     Attributes:
-        computed: positions in the cache. made: outputs. blocks: that it holds. is_running: it has its place in steps.
+        computed: positions in the cache.
+        made: outputs.
+        blocks: that it holds.
+        is_running: it has its place in steps.
     """
 
     flight: Flight
@@ -52,8 +55,9 @@ class EngineStage(SimulatedStage):
     begins when the blocks of its prompt are free; when there are none for a decode, the last that began is computed again later.
 
     Args:
-        admit_after: messages of a request that come before it computes. settings: ``max_running``, ``max_batch_tokens``, ``chunk_size`` and
-            ``block_size`` are used. kv_blocks: of the cache; ``None``: it is never full.
+        admit_after: messages of a request that come before it computes.
+        settings: ``max_running``, ``max_batch_tokens``, ``chunk_size`` and ``block_size`` are used.
+        kv_blocks: of the cache; ``None``: it is never full.
     """
 
     def __init__(
@@ -112,7 +116,6 @@ class EngineStage(SimulatedStage):
                 )
             self._waiting.append(request)
 
-    # --- steps -----------------------------------------------------------------------------------------------------------
     def _planned(self) -> list[tuple[_Request, int]]:
         """Return the requests of the next step, and the positions that each computes."""
         budget, work = self._most_positions, list[tuple[_Request, int]]()
@@ -161,7 +164,6 @@ class EngineStage(SimulatedStage):
             self._known[each.flight.name] = None
             outputs += self._result(each.flight)
 
-    # --- blocks ------------------------------------------------------------------------------------------------------------
     def _blocks_of(self, positions: int) -> int:
         return -(-positions // self._block)
 

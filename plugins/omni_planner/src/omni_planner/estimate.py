@@ -45,8 +45,10 @@ class Visit:
 
     Attributes:
         sources: the stages that send it a payload or a stream (:data:`CLIENT`: the client does).
-        targets: the stages that get its result. chunks: chunks of its stream, by target (:data:`CLIENT`: to the client).
-        prompt: positions of its prompt, or its patches and frames. outputs: tokens that an engine makes, or passes of a function.
+        targets: the stages that get its result.
+        chunks: chunks of its stream, by target (:data:`CLIENT`: to the client).
+        prompt: positions of its prompt, or its patches and frames.
+        outputs: tokens that an engine makes, or passes of a function.
     """
 
     sources: list[str] = field(factory=list)
@@ -171,7 +173,9 @@ class Estimate:
     """The estimate of a pipeline.
 
     Attributes:
-        stages: by name. kinds: requests by kind, of many sizes. hidden: values that a stage hands on with each position of its prompt.
+        stages: by name.
+        kinds: requests by kind, of many sizes.
+        hidden: values that a stage hands on with each position of its prompt.
     """
 
     device: Device
@@ -248,7 +252,8 @@ def estimate(
     """Return the estimate of a pipeline.
 
     Args:
-        config: before it is placed. kinds: the requests by name.
+        config: before it is placed.
+        kinds: the requests by name.
 
     Raises:
         ConfigError: the pipeline says nothing about its work.

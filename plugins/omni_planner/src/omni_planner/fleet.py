@@ -57,8 +57,11 @@ class FleetPlan:
     """A plan for many hosts.
 
     Attributes:
-        cell: of which there are ``cells`` on ``hosts`` hosts. spare: hosts that may be lost. tried: the best cells, by their GPUs.
-        usual: a cell with its part of the load. degraded: after the loss of the spare hosts.
+        cell: of which there are ``cells`` on ``hosts`` hosts.
+        spare: hosts that may be lost.
+        tried: the best cells, by their GPUs.
+        usual: a cell with its part of the load.
+        degraded: after the loss of the spare hosts.
     """
 
     cell: Cell

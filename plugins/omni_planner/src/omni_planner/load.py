@@ -16,9 +16,11 @@ class Load:
     """The load of a plan.
 
     Attributes:
-        mix: weights of the kinds of request. total: requests that count. around: so many more before them, and after them, that keep the
-            pipeline as busy as it is for long.
-        rate: requests a second. variation: standard deviation of the times between them over the mean; 1: at random.
+        mix: weights of the kinds of request.
+        total: requests that count.
+        around: so many more before them, and after them, that keep the pipeline as busy as it is for long.
+        rate: requests a second.
+        variation: standard deviation of the times between them over the mean; 1: at random.
         in_flight: or requests at once, or with ``pause`` (seconds) conversations.
     """
 
@@ -108,8 +110,12 @@ class Flight:
     """A request on its way.
 
     Attributes:
-        name: its number. arrived, ended: seconds. refused: it was not admitted. placement: stage to replica, of replicated stages.
-        events: ``(seconds, stage, final)`` of what its client read. sound: when sound came, and how many seconds of it.
+        name: its number.
+        arrived, ended: seconds.
+        refused: it was not admitted.
+        placement: stage to replica, of replicated stages.
+        events: ``(seconds, stage, final)`` of what its client read.
+        sound: when sound came, and how many seconds of it.
     """
 
     name: str

@@ -28,7 +28,8 @@ class Replica:
     """A stage in its process. ``busy``: seconds in which it made turns.
 
     Args:
-        gpus: those of its ranks. send: is called with what a step sends.
+        gpus: those of its ranks.
+        send: is called with what a step sends.
     """
 
     def __init__(

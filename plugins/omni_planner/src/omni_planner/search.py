@@ -31,7 +31,9 @@ class Search:
     """A search and what it has found.
 
     Attributes:
-        made: trials in their order. refusals: by the settings that cannot be, the reason. budget: trials that may be made.
+        made: trials in their order.
+        refusals: by the settings that cannot be, the reason.
+        budget: trials that may be made.
     """
 
     trials: Trials

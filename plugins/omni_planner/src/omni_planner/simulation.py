@@ -38,13 +38,15 @@ class Outcome:
     """The result of a simulation.
 
     Attributes:
-        flights: the requests that count, in the order of their arrival. seconds: until the last one of all ended; where others come after
-            those that count, until the first of these came. All shares are of them.
+        flights: the requests that count, in the order of their arrival.
+        seconds: until the last one of all ended; where others come after those that count, until the first of these came. All
+            shares are of them.
         stages: share of the time in which each replica of a stage makes steps, by ``stage`` or ``stage.replica``.
         gpus: share of the time in which each GPU computes, by ``gpu`` or ``host:gpu``.
         messages: share of the time that each process group sends and receives, by its name (:data:`CLIENT`: the client's process).
         window: where others come around those that count, seconds from the first one that does to the first one after them; else 0.
-        kept_up: requests that ended in them, for each one that came. in_flight: requests in the pipeline at once, on average.
+        kept_up: requests that ended in them, for each one that came.
+        in_flight: requests in the pipeline at once, on average.
     """
 
     flights: list[Flight]
@@ -131,7 +133,6 @@ class Simulation:
                 kept = simulated(stage, self._estimate.stages[stage.name])
                 self._replicas[stage.name, process.replica] = Replica(kept, self.clock, made, gpus, self._send)
 
-    # --- requests --------------------------------------------------------------------------------------------------------
     def _begin(self, arrivals: Sequence[Arrival]) -> None:
         """Let requests come: by themselves, or each when another one has ended."""
         self._closed = deque(each for each in arrivals if each.seconds is None)
@@ -205,7 +206,6 @@ class Simulation:
             left = AGAIN if is_refused else max(0.0, played(flight.sound) - self.clock.now)
             self.clock.after((left if pause or is_refused else 0.0) + pause, self._go_on)
 
-    # --- messages --------------------------------------------------------------------------------------------------------
     def _at(self, flight: Flight, stage: str) -> Replica:
         return self._replicas[stage, flight.placement.get(stage, 0)]
 
@@ -259,7 +259,6 @@ class Simulation:
             self._machine.read(tracked, tracked.events.popleft(), now)
         self._perform(actions)
 
-    # --- the result --------------------------------------------------------------------------------------------------------
     def outcome(self) -> Outcome:
         """Return the result of the requests that count."""
         all_flights = list(self._flights.values())

@@ -34,7 +34,8 @@ class SimulatedStage(ABC):
     """One replica of a stage.
 
     Attributes:
-        inbox: what has come and was not taken yet. now: returns the time, in seconds.
+        inbox: what has come and was not taken yet.
+        now: returns the time, in seconds.
         wait: after a turn without steps, the seconds until the next one, if no message comes before; ``None``: none.
     """
 

@@ -42,11 +42,17 @@ class Trial:
     """The result of one simulated placement.
 
     Attributes:
-        settings: changes of the config that was given. config: the one that was simulated, placed. cost: GPUs.
-        figures: by name, see :data:`omni_planner.figures.FIGURES`. excess: by how much objectives are missed, requests refused, and more
-            requests come than end; 0: all is well. per_second: requests that ended in a second. refused: share of the requests.
+        settings: changes of the config that was given.
+        config: the one that was simulated, placed.
+        cost: GPUs.
+        figures: by name, see :data:`omni_planner.figures.FIGURES`.
+        excess: by how much objectives are missed, requests refused, and more requests come than end; 0: all is well.
+        per_second: requests that ended in a second.
+        refused: share of the requests.
         shares: of the time, by stage (the busiest replica), GPU, and ``messages`` of the client's process and of each process group.
-        coming: requests that come while one lasts, of 95 in 100. is_growing: more requests come than end. notes: of the placement.
+        coming: requests that come while one lasts, of 95 in 100.
+        is_growing: more requests come than end.
+        notes: of the placement.
     """
 
     settings: Settings
@@ -100,7 +106,8 @@ class Trials:
     serves. How long one lasts, trials that meet the objectives say.
 
     Attributes:
-        gpu_bytes: the memory of each GPU. lasting: seconds that requests last, as far as is known.
+        gpu_bytes: the memory of each GPU.
+        lasting: seconds that requests last, as far as is known.
     """
 
     config: PipelineConfig

@@ -31,7 +31,8 @@ def block_attention(
     """Return ``[B, frames, heads, head_dim]``, and no weights.
 
     Args:
-        module: an attention whose config has the ``block_size``. query, key, value: ``[B, heads, frames, head_dim]``.
+        module: an attention whose config has the ``block_size``.
+        query, key, value: ``[B, heads, frames, head_dim]``.
         attention_mask: which of :data:`NEIGHBOURS` are seen, ``[3]`` bool.
     """
     batch, heads, frames, width = query.shape

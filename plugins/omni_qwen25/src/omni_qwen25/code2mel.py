@@ -30,8 +30,11 @@ class Denoising:
     """A speech on its way from noise to mel frames. Nothing in it is changed in place.
 
     Attributes:
-        sample: ``[frames, mel_bins]``. times: ``[steps + 1]``. step: how many steps are done.
-        rows: see :class:`omni_qwen25.dit.Condition`. guidance: the scale of guidance; without a second row it has no effect.
+        sample: ``[frames, mel_bins]``.
+        times: ``[steps + 1]``.
+        step: how many steps are done.
+        rows: see :class:`omni_qwen25.dit.Condition`.
+        guidance: the scale of guidance; without a second row it has no effect.
         codes: those of the request, if it wants them back.
     """
 
@@ -47,7 +50,8 @@ class MelScheduler(StepScheduler[Denoising]):
     """Denoises the mel frames of requests.
 
     Args:
-        max_batch_size: requests that share a step at most. max_running: requests that are denoised at once.
+        max_batch_size: requests that share a step at most.
+        max_running: requests that are denoised at once.
     """
 
     def __init__(

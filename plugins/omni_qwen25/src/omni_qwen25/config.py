@@ -37,7 +37,8 @@ class TalkerConfig:
         embedding_size: the width of its inputs, the thinker's.
         text_end, text_pad: ids of the thinker's vocabulary that follow the text.
         codec_start, codec_end, codec_pad, codec_mask: ids of its own vocabulary.
-        codes: ids below this are codes of speech, which token2wav can read. most_codes: of one speech, by its frames.
+        codes: ids below this are codes of speech, which token2wav can read.
+        most_codes: of one speech, by its frames.
     """
 
     decoder: DecoderConfig
@@ -60,8 +61,10 @@ class OmniConfig:
         raw: the whole JSON document.
         talker: ``None`` if the checkpoint has no speech.
         end: ids that end a reply; empty if the config does not say.
-        image, video, audio: ids of the placeholders. audio_start, audio_end: of the markers around sound.
-        per_second: rotary positions of a second of video or sound. chunk_seconds: seconds of pictures and of sound that alternate.
+        image, video, audio: ids of the placeholders.
+        audio_start, audio_end: of the markers around sound.
+        per_second: rotary positions of a second of video or sound.
+        chunk_seconds: seconds of pictures and of sound that alternate.
     """
 
     raw: dict[str, Any]

@@ -50,7 +50,8 @@ class MelNetwork:
         """Return the constant share of the input.
 
         Args:
-            codes: ``[n]`` int64. guided: whether the share without codes and voice is wanted too.
+            codes: ``[n]`` int64.
+            guided: whether the share without codes and voice is wanted too.
         """
         frames = len(codes) * self.repeats
         codes = codes.to(self.device).unsqueeze(0)
@@ -67,8 +68,9 @@ class MelNetwork:
         """Run the network.
 
         Args:
-            samples: ``[B, frames, mel_bins]``. times: ``[B]``, 0 is noise and 1 is speech. rows: ``[B, frames, hidden]``, of
-                conditions.
+            samples: ``[B, frames, mel_bins]``.
+            times: ``[B]``, 0 is noise and 1 is speech.
+            rows: ``[B, frames, hidden]``, of conditions.
 
         Returns:
             ``[B, frames, mel_bins]``.
@@ -107,7 +109,8 @@ def runge_kutta(velocity: Velocity, sample: torch.Tensor, begin: torch.Tensor, e
     """Return samples after a step of the fourth order by the 3/8 rule (Kutta, 1901): four evaluations of ``velocity(samples, times)``.
 
     Args:
-        sample: ``[B, frames, mel_bins]``. begin, end: ``[B]``, the times of each.
+        sample: ``[B, frames, mel_bins]``.
+        begin, end: ``[B]``, the times of each.
     """
     step = (end - begin).view(-1, 1, 1)
     third = (end - begin) / 3

@@ -72,7 +72,9 @@ def rope_index(
     """Return the positions ``[3, P]`` int64 of a prompt, and how much further than its index the next token's position is.
 
     Args:
-        ids: ``[P]``. pieces: the prompt's media, in order. placeholders: the ids that stand for media.
+        ids: ``[P]``.
+        pieces: the prompt's media, in order.
+        placeholders: the ids that stand for media.
 
     Raises:
         InvalidRequestError: the placeholders do not fit the media.

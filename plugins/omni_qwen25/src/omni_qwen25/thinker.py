@@ -90,7 +90,8 @@ class ThinkerRunner(ARModelRunner):
         """Load the thinker, or one tensor parallel rank of it.
 
         Args:
-            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            model_path: the checkpoint's folder.
+            dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
             quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
         """
@@ -102,7 +103,6 @@ class ThinkerRunner(ARModelRunner):
         )
         return cls(model, config, model_path, speech_enabled=speech_enabled, device=device, ranks=tp_size)
 
-    # --- per request -------------------------------------------------------------------------------------------------
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":
             return None
@@ -184,7 +184,6 @@ class ThinkerRunner(ARModelRunner):
             notices=request.state.inputs.get("notices", []),
         )
 
-    # --- per step ----------------------------------------------------------------------------------------------------
     def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
         if not self._speech_enabled:
             return

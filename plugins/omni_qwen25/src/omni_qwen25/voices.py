@@ -27,7 +27,8 @@ class Voice:
 
     Attributes:
         token: the id, in the thinker's vocabulary, that begins the text of speech.
-        embedding: ``[width]`` float32. recording: mel frames, ``[frames, mel_bins]`` float32.
+        embedding: ``[width]`` float32.
+        recording: mel frames, ``[frames, mel_bins]`` float32.
     """
 
     token: int

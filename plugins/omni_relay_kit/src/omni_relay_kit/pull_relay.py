@@ -121,7 +121,6 @@ class PulledRelay(Relay):
         self.closed = False
         self.token = os.urandom(TOKEN_BYTES)
 
-    # --- the backend -------------------------------------------------------------------------------------------------
     @abstractmethod
     def open_engine(self) -> None:
         """Start. Called once, before anything below; raises RelayError."""
@@ -171,7 +170,6 @@ class PulledRelay(Relay):
     def open(self, *, sends: bool) -> None:
         self._open()
 
-    # --- producer ----------------------------------------------------------------------------------------------------
     async def empty(self, nbytes: int, request_id: str | None = None) -> Buffer:
         self._own()
         block = await self._sent.allocate(nbytes + 2 * MARK_BYTES, request_id)
@@ -225,7 +223,6 @@ class PulledRelay(Relay):
     def _fills(source: Buffer, block: Block) -> bool:
         return bool(source.nbytes + 2 * MARK_BYTES == block.nbytes)
 
-    # --- consumer ----------------------------------------------------------------------------------------------------
     async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> _Get:
         destination = flat(dest_tensor)
         try:
@@ -286,7 +283,6 @@ class PulledRelay(Relay):
             if not self._is_polling:
                 self._poll()
 
-    # --- progress ----------------------------------------------------------------------------------------------------
     def hurry(self) -> None:
         """Poll without pauses for a while. This takes a whole core, which the peer may need on a busy machine."""
         self._hurried = time.monotonic()
@@ -362,7 +358,6 @@ class PulledRelay(Relay):
             return None
         return memory.part(block.offset, block.nbytes)
 
-    # --- both --------------------------------------------------------------------------------------------------------
     def cleanup(self, request_id: str) -> None:
         memory = self._source
         if memory is None or self.closed:

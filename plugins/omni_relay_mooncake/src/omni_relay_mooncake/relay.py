@@ -95,7 +95,6 @@ class MooncakeRelay(PulledRelay):
         self._threads: dict[str, _PeerThread] = {}
         self._watcher: Watcher | None = None
 
-    # --- the engine --------------------------------------------------------------------------------------------------
     def open_engine(self) -> None:
         settings = self._settings
         if settings.protocol == "rdma" and not (_INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())):
@@ -155,7 +154,6 @@ class MooncakeRelay(PulledRelay):
         if self._namespace is not None:
             self._namespace.close()
 
-    # --- reads -------------------------------------------------------------------------------------------------------
     def begin_read(self, peer: list[Any], remote: list[Any], local: Memory, offset: int, nbytes: int, key: int) -> Any:
         session, incarnation = peer
         Incarnation(*incarnation).check(session)
@@ -189,7 +187,6 @@ class MooncakeRelay(PulledRelay):
     def give_up(self, read: Read) -> bool:
         return bool(read.handle.transfer.state != RUNNING)
 
-    # --- notices -----------------------------------------------------------------------------------------------------
     def acknowledge(self, read: Read) -> None:
         """Acknowledge. A notice travels with a transfer, so the block's first marker is read again, into unused memory."""
         assert self._scratch is not None

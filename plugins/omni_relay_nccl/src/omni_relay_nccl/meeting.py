@@ -36,7 +36,6 @@ class MeetingStore(Store):
             self._alone = True
             self._changed.notify_all()
 
-    # --- torch calls these -------------------------------------------------------------------------------------------
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
         self.put(key, bytes(value))
         self._tell(key, bytes(value))

@@ -67,7 +67,6 @@ class NcclRelay(PulledRelay):
         self._sources: dict[str, Incoming] = {}
         self._taken: list[int] = []
 
-    # --- the engine --------------------------------------------------------------------------------------------------
     def open_engine(self) -> None:
         if not os.path.isdir(self.options.directory):
             raise RelayError(f"the nccl relay needs the run's private folder, and {self.options.directory!r} is none")
@@ -120,7 +119,6 @@ class NcclRelay(PulledRelay):
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
-    # --- reads -------------------------------------------------------------------------------------------------------
     def begin_read(self, peer: list[Any], remote: list[Any], local: Memory, offset: int, nbytes: int, key: int) -> Any:
         path, incarnation = peer
         sender = Incarnation(*incarnation)

@@ -105,7 +105,6 @@ class ShmRelay(Relay):
         if sends:
             self._own()
 
-    # --- producer ----------------------------------------------------------------------------------------------------
     async def empty(self, nbytes: int, request_id: str | None = None) -> memoryview:
         block = await self._allocate(nbytes, request_id)
         return self._own().data(block.offset, nbytes)
@@ -244,7 +243,6 @@ class ShmRelay(Relay):
             self._free_slots.append(slot.number)
         self._pool.free(slot.block)
 
-    # --- consumer ----------------------------------------------------------------------------------------------------
     def get_view(self, metadata: Any, request_id: str | None = None) -> memoryview:
         memory, wake, slot, generation, offset, nbytes = self._claim(metadata)
         raw = (ctypes.c_char * nbytes).from_buffer(memory.map, DATA_START + offset) if nbytes else bytearray()
@@ -303,7 +301,6 @@ class ShmRelay(Relay):
         if self._pipe is not None:
             os.write(self._pipe[1], b"\0")
 
-    # --- both --------------------------------------------------------------------------------------------------------
     def cleanup(self, request_id: str) -> None:
         memory = self._memory
         if memory is None:

@@ -51,7 +51,8 @@ class Call:
         body: what it holds of the budget of bodies, until the pipeline has its inputs; the guard has counted it as a request of its key in
             progress.
         arrived: ``time.perf_counter`` of its arrival.
-        usage: tokens by name, as the pipeline counts them. transcript: the whole of it, with its times.
+        usage: tokens by name, as the pipeline counts them.
+        transcript: the whole of it, with its times.
     """
 
     server: Server

@@ -132,7 +132,6 @@ class Chat:
         call = Call(server, key, omni, speech, body=request.scope["omni.body"], arrived=arrived)
         return cls(server, call, asked.model, form if speech else None, tools.reader() if tools is not None else None)
 
-    # --- whole -----------------------------------------------------------------------------------------------------------
     async def whole(self) -> dict[str, Any]:
         """Return the ``chat.completion`` object."""
         text, sounds, rate = await self.call.whole()
@@ -174,7 +173,6 @@ class Chat:
             return "length"
         return "tool_calls" if has_calls else "stop"
 
-    # --- streamed ----------------------------------------------------------------------------------------------------------
     async def stream(self, *, include_usage: bool) -> AsyncGenerator[bytes]:
         """Yield the server-sent events."""
         chunks = _Chunks(

@@ -74,7 +74,8 @@ def encoder(name: str, rate: int, *, live: bool, speed: float = 1.0) -> Encoder:
     """Return an encoder for one answer.
 
     Args:
-        name: a key of :data:`FORMATS`. rate: of the samples, in Hz.
+        name: a key of :data:`FORMATS`.
+        rate: of the samples, in Hz.
         live: true for a stream; false if all bytes are sent at the end, with exact lengths in their headers.
         speed: 0.25 to 4; the pitch stays.
     """

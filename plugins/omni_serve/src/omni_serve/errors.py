@@ -61,8 +61,12 @@ class ApiError(Exception):
     """An answer that is an error.
 
     Args:
-        status: of HTTP. message: what is wrong and what to do. code: for programs. param: the path in the request.
-        retry_after: seconds until the client should try again. details: further keys of the error, such as the lacking ``scope``.
+        status: of HTTP.
+        message: what is wrong and what to do.
+        code: for programs.
+        param: the path in the request.
+        retry_after: seconds until the client should try again.
+        details: further keys of the error, such as the lacking ``scope``.
     """
 
     def __init__(
@@ -197,7 +201,8 @@ def opaque(
     """Return an answer that says nothing of the inside of the server but an id, by which the log says all of it.
 
     Args:
-        why: for the log. cause: its traceback is logged too.
+        why: for the log.
+        cause: its traceback is logged too.
     """
     identity = random_hex(8)
     logger.log(logging.ERROR if status == 500 else logging.WARNING, "id %s: %s", identity, why, exc_info=cause)

@@ -17,7 +17,8 @@ class FairRoom(Generic[T]):
     A request that waits is not overtaken by a smaller one for ever: where there is too little room for the next one, nobody gets any.
 
     Attributes:
-        size: all room. most: what one key may hold, so that it cannot take everything before others come; no request is larger.
+        size: all room.
+        most: what one key may hold, so that it cannot take everything before others come; no request is larger.
     """
 
     size: float

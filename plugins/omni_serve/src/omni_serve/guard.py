@@ -42,10 +42,12 @@ class Guard:
     Args:
         needs: the scope for a method and a path; where it is given, all that changes something is audited.
         keyless: whoever reaches it may do everything: a Unix socket of its owner's.
-        needs_key: also where the server itself asks for none. hosts, origins: by default those of the settings.
+        needs_key: also where the server itself asks for none.
+        hosts, origins: by default those of the settings.
 
     Attributes:
-        open_paths: need no key. open_prefixes: likewise everything below. Where the application is mounted, paths are those below it.
+        open_paths: need no key.
+        open_prefixes: likewise everything below. Where the application is mounted, paths are those below it.
         origins: of web pages that may call.
     """
 

@@ -99,8 +99,10 @@ class Media:
     """The size of media when they are decoded, by their headers.
 
     Attributes:
-        seconds: of recordings and videos, where their headers say it. samples: of sound, of every channel.
-        pixels: of images. frame_pixels: of all frames of videos.
+        seconds: of recordings and videos, where their headers say it.
+        samples: of sound, of every channel.
+        pixels: of images.
+        frame_pixels: of all frames of videos.
     """
 
     seconds: float | None = None

@@ -68,7 +68,8 @@ def merged(extra: Mapping[str, Any] | None, body: Mapping[str, Any] | None, fiel
     """Return the further keys of a request with those of its ``extra_body``, which clients of other languages send as it is.
 
     Args:
-        extra: keys beside the declared ones. fields: the names of those.
+        extra: keys beside the declared ones.
+        fields: the names of those.
 
     Raises:
         ApiError: 400, a key of ``extra_body`` contradicts the request, or belongs beside it.

@@ -17,7 +17,8 @@ def encoded(pixels: Any, kind: str, compression: int | None = None) -> list[byte
 
     Args:
         pixels: uint8 ``[n, height, width, 3]``.
-        kind: ``png``, ``webp`` or ``jpeg``. compression: 0 (small) to 100 (good); by default 100, as OpenAI's.
+        kind: ``png``, ``webp`` or ``jpeg``.
+        compression: 0 (small) to 100 (good); by default 100, as OpenAI's.
     """
     found = []
     for image in np.asarray(pixels, np.uint8):

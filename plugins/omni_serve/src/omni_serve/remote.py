@@ -51,7 +51,9 @@ class Remote:
     """A server at an address. Use it as an asynchronous context manager.
 
     Args:
-        url: with or without ``/v1``. key: sent as a bearer token. timeout: seconds without a byte.
+        url: with or without ``/v1``.
+        key: sent as a bearer token.
+        timeout: seconds without a byte.
     """
 
     def __init__(self, url: str, key: str | None = None, timeout: float = 120.0) -> None:

@@ -22,7 +22,8 @@ class Items:
     """The input of a response as messages.
 
     Attributes:
-        messages: of the chat. places: where each of them is in the response's request.
+        messages: of the chat.
+        places: where each of them is in the response's request.
     """
 
     messages: list[dict[str, Any]] = field(factory=list)

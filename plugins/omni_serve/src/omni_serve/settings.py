@@ -63,7 +63,8 @@ class RealtimeLimits:
     """Bounds on conversations over a WebSocket.
 
     Attributes:
-        sessions: at once. sessions_per_key: likewise, of one key.
+        sessions: at once.
+        sessions_per_key: likewise, of one key.
         turn_seconds: the longest turn of a user; what is said after it is the next turn.
         history_mib: recordings, images and texts that a session keeps (half an hour of speech is 55 MiB); beyond, the oldest items
             are deleted, and the client is told.
@@ -101,7 +102,8 @@ class Settings:
         any_model: answer whatever model name a request has. Many clients have one built in.
         voice_aliases: further names of voices, ``{"alloy": "ethan"}``; ``*`` stands for every other name, ``default`` for the pipeline's
             own choice.
-        limits: see :class:`Limits`. realtime: see :class:`RealtimeLimits`.
+        limits: see :class:`Limits`.
+        realtime: see :class:`RealtimeLimits`.
         concurrent: requests that are in the pipeline at once; more wait in the queue.
         queued: requests that may wait; more get status 429.
         queue_seconds: how long one may wait before it gets status 503.

@@ -70,7 +70,6 @@ class StrictSchema:
         self._left = _STEPS
         return self._matches(self._schema, json.loads(arguments), _DEPTH)
 
-    # --- the schema ------------------------------------------------------------------------------------------------------
     def _check(self, schema: Any, where: str, depth: int) -> None:
         if not isinstance(schema, Mapping) or not depth:
             raise invalid(f"{where}: must be a JSON schema, at most {_DEPTH} deep", where, "invalid_value")
@@ -115,7 +114,6 @@ class StrictSchema:
         found = known.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(known, Mapping) else None
         return found if isinstance(found, Mapping) else None
 
-    # --- values ----------------------------------------------------------------------------------------------------------
     def _matches(self, schema: Mapping[str, Any], value: Any, depth: int) -> bool:
         self._left -= 1
         if self._left < 0 or not depth:

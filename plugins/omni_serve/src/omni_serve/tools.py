@@ -100,7 +100,9 @@ class ToolOptions:
     """The tools that the model is shown.
 
     Attributes:
-        tools: for the chat template. parallel: several calls in one reply are passed on. format: of the calls in the model's text.
+        tools: for the chat template.
+        parallel: several calls in one reply are passed on.
+        format: of the calls in the model's text.
         forced: the tool that the reply must call, :data:`ANY` for any of them; ``None``: the model decides.
         schemas: of the strict tools, by name.
     """

@@ -245,7 +245,8 @@ def run_qwen3_moe(
     """Return the normed output and the captured layer, ``[n, hidden]`` each.
 
     Args:
-        embeds: ``[n, hidden]``. positions: ``[3, n]``.
+        embeds: ``[n, hidden]``.
+        positions: ``[3, n]``.
         deepstack: ``[n, 3 * hidden]``, added after the first three layers.
     """
     hidden, captured = network(None, positions, attention.batch, embeds, input_deepstack_embeds=deepstack)
@@ -286,7 +287,6 @@ class Runtime:
         """Set the function that computes steps."""
         self._model.compute = compute
 
-    # --- requests ----------------------------------------------------------------------------------------------------
     def submit(self, key: str, ids: Sequence[int], max_new_tokens: int, *, namespace: str | None) -> None:
         """Add a request to SGLang.
 
@@ -369,7 +369,6 @@ class Runtime:
             release_kv_cache(req, scheduler.tree_cache, checkpoint=keep)
         req.reset_for_retract()
 
-    # --- steps -------------------------------------------------------------------------------------------------------
     def step(self) -> Outcome:
         """Plan and compute one batch. Never raises an exception of ``compute``: see :class:`Outcome`."""
         scheduler = self._scheduler
@@ -422,7 +421,6 @@ class Runtime:
             return str(lost)
         return None
 
-    # --- facts -------------------------------------------------------------------------------------------------------
     @property
     def running(self) -> int:
         return len({req.rid for req in self._inside()})

@@ -115,7 +115,6 @@ class OmniScheduler(LoopedScheduler):
         self.steps = 0
         self.tokens = 0
 
-    # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
         """See :meth:`AutoregressiveLoop.start`."""
         self.runtime.connect(self._compute)
@@ -137,7 +136,6 @@ class OmniScheduler(LoopedScheduler):
             "tokens": float(self.tokens),
         }
 
-    # --- the loop's policy -------------------------------------------------------------------------------------------
     def step(self) -> StepResult | None:
         """See :class:`omni_torch.loop.autoregressive.Policy`."""
         self._result = StepResult()
@@ -183,7 +181,6 @@ class OmniScheduler(LoopedScheduler):
             namespace=entry.key if private else None,
         )
 
-    # --- a step ------------------------------------------------------------------------------------------------------
     def _step(self) -> bool:
         """Compute a batch with SGLang; ``False`` if it has none."""
         outcome = self.runtime.step()
@@ -251,7 +248,6 @@ class OmniScheduler(LoopedScheduler):
         else:
             self.runtime.attach(key)
 
-    # --- a batch that failed -----------------------------------------------------------------------------------------
     def _isolate(self, keys: Sequence[str], error: BaseException) -> None:
         """Find the failing request: the requests of the batch are restarted one by one, and no other starts meanwhile.
 

@@ -24,7 +24,6 @@ with_each_kind_of_sampling = pytest.mark.parametrize("kind", ["greedy", "seeded"
 class ModelRunnerConformance(RunnerSuite):
     """Subclass it, say how your runner is made and what its requests are, and pytest runs every test."""
 
-    # --- requests ----------------------------------------------------------------------------------------------------
     @torch.inference_mode()
     def test_a_request_is_returned_once(self) -> None:
         runner = self.make()
@@ -77,7 +76,6 @@ class ModelRunnerConformance(RunnerSuite):
             )
         self._compare(self._alone(wanted), driver.answers, "beside a bad one")
 
-    # --- company -----------------------------------------------------------------------------------------------------
     @with_each_kind_of_sampling
     def test_company_changes_no_answer(self, kind: str) -> None:
         wanted = self._wanted(kind)
@@ -108,7 +106,6 @@ class ModelRunnerConformance(RunnerSuite):
         for part in (1, 3):
             self._compare(whole, self._together(wanted, part=part), f"with its prompt in parts of {part}")
 
-    # --- choosing ----------------------------------------------------------------------------------------------------
     @with_each_kind_of_sampling
     def test_asked_again_it_answers_the_same(self, kind: str) -> None:
         wanted, runner = self._wanted(kind), self.make()
@@ -159,7 +156,6 @@ class ModelRunnerConformance(RunnerSuite):
             found = self._together({f"r{n}": (n, {**asked, "max_new_tokens": TOKENS}) for n in range(2)}, runner)
         assert not errors_of(found)
 
-    # --- steps -------------------------------------------------------------------------------------------------------
     @torch.inference_mode()
     def test_hooks_are_called_in_order(self) -> None:
         runner, calls = self.make(), list[str]()
@@ -288,7 +284,6 @@ class ModelRunnerConformance(RunnerSuite):
         driver.run()
         self._compare(self._alone(wanted), driver.answers, "when its cache was taken away in between")
 
-    # --- ends --------------------------------------------------------------------------------------------------------
     def test_nothing_is_kept_of_requests_that_ended(self) -> None:
         runner = self.make()
         self._end_in_every_way(runner, "first")  # what is made once is there after this

@@ -23,7 +23,8 @@ class PresetMachine:
     """The machine that a preset is for.
 
     Attributes:
-        gpus: how many GPUs it has. memory: of each, such as ``80GiB``.
+        gpus: how many GPUs it has.
+        memory: of each, such as ``80GiB``.
         devices: by stage, the devices of its processes in their order; ``None`` is the CPU. Stages without networks may be left out.
     """
 

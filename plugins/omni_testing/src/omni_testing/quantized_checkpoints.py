@@ -40,10 +40,13 @@ def write_quantized(
     """Write a checkpoint with the weights that ``pattern`` finds in ``bits`` bits; return its ``quantization_config``.
 
     Args:
-        source, target: folders; ``target`` is made. pattern: of tensor names.
+        source, target: folders; ``target`` is made.
+        pattern: of tensor names.
         method: ``gptq``, ``awq`` or ``compressed-tensors``, of the latter ``pack-quantized``.
-        group: inputs that share a scale. symmetric: all zero points are half of the values.
-        reordered: inputs of a group are not adjacent (``desc_act``). version: of GPTQ's format, 1 or 2.
+        group: inputs that share a scale.
+        symmetric: all zero points are half of the values.
+        reordered: inputs of a group are not adjacent (``desc_act``).
+        version: of GPTQ's format, 1 or 2.
         plain: a folder for the same checkpoint with the rounded weights as floats.
     """
     stored, rounded = Tensors(), Tensors()
@@ -96,8 +99,11 @@ def write_scaled(
 
     Args:
         source, target, pattern, plain: as of :func:`write_quantized`.
-        method: ``fp8`` or ``compressed-tensors``. strategy: ``block``, ``channel`` or ``tensor``. block: outputs and inputs of one.
-        kind: of values, float8_e4m3fn or int8. divisors: scales are stored as their reciprocals.
+        method: ``fp8`` or ``compressed-tensors``.
+        strategy: ``block``, ``channel`` or ``tensor``.
+        block: outputs and inputs of one.
+        kind: of values, float8_e4m3fn or int8.
+        divisors: scales are stored as their reciprocals.
     """
     most = 448 if kind.is_floating_point else 127
     stored, rounded = Tensors(), Tensors()
@@ -161,10 +167,12 @@ def write_gguf(
     """Write the decoder of a checkpoint as a GGUF file, under the names that the gguf package has for its tensors.
 
     Args:
-        source: the checkpoint's folder. kind: of matrices that have whole blocks of it, such as ``Q4_0``; the others are F32.
+        source: the checkpoint's folder.
+        kind: of matrices that have whole blocks of it, such as ``Q4_0``; the others are F32.
         metadata: integers, floats and lists of integers by name, without the architecture before them; ``general.architecture``, by default
             that of llama.cpp's converter of Qwen3-Omni, may be given too.
-        prefix: before the decoder's names in the checkpoint, such as ``thinker.``. drop: a tensor that is left out, by its name there.
+        prefix: before the decoder's names in the checkpoint, such as ``thinker.``.
+        drop: a tensor that is left out, by its name there.
         more: tensors that are added, under GGUF's names.
     """
     import gguf

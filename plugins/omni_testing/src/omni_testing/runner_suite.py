@@ -61,7 +61,6 @@ class RunnerSuite:
         """Return whether the data of two results or stream messages are equal, floating-point numbers up to 1e-4."""
         return alike(one, other)
 
-    # --- asking ------------------------------------------------------------------------------------------------------
     @staticmethod
     def _need(ability: bool, otherwise: str) -> None:
         if not ability:

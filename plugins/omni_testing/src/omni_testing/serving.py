@@ -44,7 +44,8 @@ class ServingConformance:
     """Tests of a pipeline behind the server. What it does not declare is not asked for, but must be refused in order.
 
     Attributes:
-        text: a message that it answers. seed: makes its answers equal, where its interface has a ``seed``.
+        text: a message that it answers.
+        seed: makes its answers equal, where its interface has a ``seed``.
         tool_text: a message that it answers with a call of the only tool, ``look_up``; ``None``: none is known. It says if calls are
             read out of its text; that tools, calls and their results are taken is tested in any case.
     """
@@ -181,7 +182,6 @@ class ServingConformance:
 
         self._run(check)
 
-    # --- driving ---------------------------------------------------------------------------------------------------------
     @property
     def _interface(self) -> Interface:
         found = self.config().interface

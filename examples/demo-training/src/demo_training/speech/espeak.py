@@ -41,7 +41,8 @@ def speak_all(
 
     Args:
         voice: an espeak-ng voice, with a variant if wanted (``en-us+f3``).
-        speed: words per minute. pitch, span: height and range of the intonation, 0 to 99.
+        speed: words per minute.
+        pitch, span: height and range of the intonation, 0 to 99.
 
     Raises:
         ValueError: the voice does not exist.

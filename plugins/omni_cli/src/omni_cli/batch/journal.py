@@ -24,7 +24,8 @@ class Journal:
     """The output file, locked. Line ``n`` answers line ``n`` of the input, whose hash is in its ``id``.
 
     Attributes:
-        done: lines that are answered. failed: those of them that are errors.
+        done: lines that are answered.
+        failed: those of them that are errors.
     """
 
     def __init__(self, path: Path) -> None:

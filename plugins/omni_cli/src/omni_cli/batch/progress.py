@@ -18,7 +18,8 @@ class BatchProgress:
     """Counts, rate and time left.
 
     Args:
-        total: lines of the input. done: those that were answered before.
+        total: lines of the input.
+        done: those that were answered before.
     """
 
     def __init__(self, total: int, done: int, clock: Callable[[], float] = time.monotonic) -> None:

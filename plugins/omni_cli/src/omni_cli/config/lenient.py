@@ -111,7 +111,8 @@ def resolved(
     """Return the config of a source, ``None`` if it is wrong, and a line for everything that is wrong.
 
     Args:
-        rules: hold for any config. own: need the pipeline's own stages.
+        rules: hold for any config.
+        own: need the pipeline's own stages.
     """
     given = {each.name: getattr(source, each.name) for each in fields(LayeredSource)}
     lenient = LenientSource(**given)

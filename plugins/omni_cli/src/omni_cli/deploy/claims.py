@@ -20,7 +20,8 @@ def claimant(name: str, folder: Path, registry: PluginRegistry) -> PipelineCompo
     """Return the installed pipeline that runs a checkpoint.
 
     Args:
-        name: of the checkpoint, as the user gave it. folder: holds its config.
+        name: of the checkpoint, as the user gave it.
+        folder: holds its config.
 
     Raises:
         ConfigError: the folder holds no checkpoint; no pipeline claims it, or several do. PluginError: one would that is not installed, or

@@ -57,7 +57,8 @@ class LayeredConfig(ResolvedConfig):
     Attributes:
         provenance: of every value that a layer set: path to ``(origin, value before, value now)``.
         layers: what was applied, from low to high, with :data:`EVERY` replaced by the stages.
-        below: the fields of the config before any layer, as plain data. origins: where a file says them, by path.
+        below: the fields of the config before any layer, as plain data.
+        origins: where a file says them, by path.
     """
 
     provenance: dict[str, tuple[str, Any, Any]] = field(factory=dict)
@@ -108,9 +109,12 @@ def apply(
     """Apply layers, the later the stronger, and check the result. ``runtime_overrides`` end up in the ``factory_args`` of their stages.
 
     Args:
-        config: a config, or its fields as plain data, which may be wrong. origins: then, where each path of it was written.
-        parameters: decides which stages :data:`EVERY` means. rules: further checks of the whole config.
-        outside: beginnings of paths that ``config`` was made from: they are recorded only. problems: those found before.
+        config: a config, or its fields as plain data, which may be wrong.
+        origins: then, where each path of it was written.
+        parameters: decides which stages :data:`EVERY` means.
+        rules: further checks of the whole config.
+        outside: beginnings of paths that ``config`` was made from: they are recorded only.
+        problems: those found before.
 
     Raises:
         ConfigError: a line for every problem of the layers and of the result, each with where it was written: an unknown path (with

@@ -20,8 +20,10 @@ class Leaf:
     """One value of a file.
 
     Attributes:
-        path: its keys and indices. value: a scalar, a list without mappings, or an empty mapping.
-        file: as it was named. line: from 1 on.
+        path: its keys and indices.
+        value: a scalar, a list without mappings, or an empty mapping.
+        file: as it was named.
+        line: from 1 on.
     """
 
     path: tuple[str | int, ...]

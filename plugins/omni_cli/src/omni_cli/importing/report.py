@@ -79,8 +79,10 @@ class Report:
     """The report of one file.
 
     Attributes:
-        title: the pipeline, or why there is none. stages: our stage by the number or name of theirs.
-        entries: every key of the input, in its order. output: the deploy file as plain data; it is not complete if a key is refused.
+        title: the pipeline, or why there is none.
+        stages: our stage by the number or name of theirs.
+        entries: every key of the input, in its order.
+        output: the deploy file as plain data; it is not complete if a key is refused.
     """
 
     title: str

@@ -132,7 +132,8 @@ def find(registry: PluginRegistry, names: list[str], stems: list[str]) -> Pipeli
     """Return the component for a file: by the first of ``names`` that is one's, or else by the beginning of a file's name.
 
     Args:
-        names: foreign names of pipelines, exact. stems: names of files, of which a foreign name is the beginning.
+        names: foreign names of pipelines, exact.
+        stems: names of files, of which a foreign name is the beginning.
 
     Raises:
         ConfigError: several pipelines have that name.

@@ -44,7 +44,9 @@ class Demand:
     """The state of a stage at one time.
 
     Attributes:
-        replicas: those that get requests. waiting: requests whose compute has not begun. requests: all requests in the stage.
+        replicas: those that get requests.
+        waiting: requests whose compute has not begun.
+        requests: all requests in the stage.
         completed: requests that were completed since the start, over all its replicas.
     """
 

@@ -61,7 +61,6 @@ class Operations:
             task.cancel()
         self._units.close()
 
-    # --- operations ----------------------------------------------------------------------------------------------------
     async def replace(
         self,
         stage: str,
@@ -159,7 +158,6 @@ class Operations:
         finally:
             self._going_on = ""
 
-    # --- commands ------------------------------------------------------------------------------------------------------
     def handle(self, message: Any) -> None:
         """Handle a message of a command."""
         if isinstance(message, OperationRequest):

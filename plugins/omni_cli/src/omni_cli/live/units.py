@@ -60,7 +60,6 @@ class Units:
         found = [unit for unit in self._units.values() if unit.spec.group == group and unit.role is Role.SERVING]
         return {unit.spec.slot: unit for unit in found}
 
-    # --- a unit joins --------------------------------------------------------------------------------------------------
     async def join(self, config: PipelineConfig, group: str, slot: int, on_step: OnStep) -> Supervisor:
         """Start a unit, and return it when every process knows it; its caller lets it serve.
 
@@ -195,7 +194,6 @@ class Units:
                 raise StartupError(f"{late}: no answer for {TOLD_SECONDS:g} s, so it does not know the new unit")
             await asyncio.sleep(0.0 if asked else _ASK_SECONDS / 10)  # those that restart cannot be asked yet
 
-    # --- a unit leaves -------------------------------------------------------------------------------------------------
     def leave(self, unit: Supervisor, on_step: OnStep) -> asyncio.Task[None]:
         """Give a unit no more requests, and end it when those that it has are over. The task goes on if its waiter is cancelled."""
         unit.role = Role.DRAINING

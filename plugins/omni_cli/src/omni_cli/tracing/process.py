@@ -24,7 +24,8 @@ class ProcessProfile:
     """Records in one stage process while a profile is on. Called on its event loop.
 
     Args:
-        outbound: records sends, and sends reports. parts: returns the threads of its stages, by stage.
+        outbound: records sends, and sends reports.
+        parts: returns the threads of its stages, by stage.
     """
 
     def __init__(self, spec: ProcessSpec, outbound: Outbound, parts: Callable[[], Mapping[str, StageThread]]) -> None:

@@ -154,7 +154,8 @@ class StageRecorder:
     """Records a stage's phases at its scheduler's queues: a request is queued until the scheduler takes it, then computing.
 
     Args:
-        inbox: the queue of its requests. scheduler: records its results, and what a turn adds to the counters that it offers.
+        inbox: the queue of its requests.
+        scheduler: records its results, and what a turn adds to the counters that it offers.
     """
 
     def __init__(

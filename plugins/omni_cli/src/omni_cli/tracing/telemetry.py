@@ -23,7 +23,8 @@ class RequestSpans:
     """The spans of one pipeline's requests. Called from the coordinator's event loop.
 
     Args:
-        api: the module ``opentelemetry.trace``. tracer: that of the application's provider.
+        api: the module ``opentelemetry.trace``.
+        tracer: that of the application's provider.
     """
 
     def __init__(self, api: Any, tracer: Any, pipeline: str) -> None:

@@ -17,9 +17,11 @@ class Shape:
     """The dimensions of the networks.
 
     Attributes:
-        grid: latents of a picture in each direction. channels: of a latent.
+        grid: latents of a picture in each direction.
+        channels: of a latent.
         read, drawn: pixels of a latent in each direction, of pictures that are read and that are drawn.
-        conditions: vectors that a prompt becomes. text_width, text_layers, width, layers, heads: of the transformers.
+        conditions: vectors that a prompt becomes.
+        text_width, text_layers, width, layers, heads: of the transformers.
         pixels_width: channels of the autoencoder.
     """
 
@@ -126,7 +128,9 @@ class Denoiser(nn.Module):
         """Return clean latents, ``[n, positions, channels]``.
 
         Args:
-            noisy: ``[n, positions, channels]``. levels: ``[n]``, 0 (clean) to 1 (noise). conditions: ``[n, conditions, text width]``.
+            noisy: ``[n, positions, channels]``.
+            levels: ``[n]``, 0 (clean) to 1 (noise).
+            conditions: ``[n, conditions, text width]``.
             given: latents of the picture that is edited; NaN in a row of training without one. ``None``: no row has one.
         """
         if given is None:

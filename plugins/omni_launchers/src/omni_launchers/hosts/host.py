@@ -38,7 +38,9 @@ class Host:
     """One host of a run.
 
     Args:
-        run: the run's name. name: the host's. reply_to: the ``tcp://`` address of ``control``, which sends to the host.
+        run: the run's name.
+        name: the host's.
+        reply_to: the ``tcp://`` address of ``control``, which sends to the host.
         versions, digest: those of this side.
         address: where its server listens; ``None`` until it joins.
         advice: follows the message that no connection could be made.

@@ -43,7 +43,8 @@ class Joining:
 
     Args:
         head: the ``tcp://`` address where the run accepts hosts.
-        host, stage: as which host to join, or for which stage. digest: that of the only config to work for.
+        host, stage: as which host to join, or for which stage.
+        digest: that of the only config to work for.
         once: do not dial again; the end of the run is a refusal, and so is that of the connection while there is no run.
 
     Attributes:

@@ -40,7 +40,8 @@ class JoinedHosts(Launcher):
     A host with an address is dialled and must be there at the start. One without joins, and is waited for; so is any that was lost.
 
     Args:
-        keys: of the run. address: of this machine, as the hosts reach it.
+        keys: of the run.
+        address: of this machine, as the hosts reach it.
         accept: ``tcp://HOST:PORT``, where hosts join; ``None``: at a free port of ``address``.
         addresses: of hosts to dial, by name.
         refusal: the answer to a host that wants to join; empty: hosts may.
@@ -160,7 +161,6 @@ class JoinedHosts(Launcher):
         host = self._hosts.get(self._needs[unit].host or "") if unit in self._needs else None
         return f"host {host.name!r} ({host.problem})" if host is not None and host.problem else ""
 
-    # --- hosts that join -----------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
         if isinstance(message, get_args(messages.HostMessage)):
             host = self._hosts.get(message.run.split("~", 2)[2])

@@ -50,7 +50,8 @@ class HostServer:
         address: ``tcp://HOST:PORT``, the address to listen on; its host is also the address of the processes here.
 
     Attributes:
-        on_message: called with messages that are not about a run here. on_lost: likewise, of connections.
+        on_message: called with messages that are not about a run here.
+        on_lost: likewise, of connections.
         on_over: called when the last run here has ended.
         digest: that of the only config to work for; empty: any.
 
@@ -91,7 +92,6 @@ class HostServer:
         else:
             self.on_message(message)
 
-    # --- runs --------------------------------------------------------------------------------------------------------
     def _open(self, message: messages.OpenRun) -> None:
         older = [name for name, run in self._runs.items() if _same(run.opened, message)]
         if any(_attempt(name) > _attempt(message.run) for name in older):
@@ -155,7 +155,6 @@ class HostServer:
         """True while there is a run here."""
         return bool(self._runs)
 
-    # --- processes ---------------------------------------------------------------------------------------------------
     def _launch(self, message: messages.LaunchProcess) -> None:
         name, number = message.run, message.number
         run = self._runs.get(name)

@@ -13,7 +13,8 @@ class Agent:
     kills its children when it ends. The server ends by itself when its standard input does.
 
     Args:
-        host: the address of the node. public, secret: the run's keys.
+        host: the address of the node.
+        public, secret: the run's keys.
     """
 
     def __init__(self, host: str, public: str, secret: str) -> None:

@@ -15,7 +15,8 @@ class Bundle:
     """Units that are on one node.
 
     Attributes:
-        units: their names. title: those for messages.
+        units: their names.
+        title: those for messages.
         gpus: the pipeline's numbers of their devices, ascending.
         resources: what Ray is asked for, by its names: ``CPU``, ``GPU``, ``memory`` in bytes.
         labels: those that the node must have.

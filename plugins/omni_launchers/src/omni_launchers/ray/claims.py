@@ -21,11 +21,16 @@ class Claim:
     """One bundle of a placement group.
 
     Attributes:
-        bundle: what it holds. gpus: the pipeline's numbers of its devices, in their order.
-        units: the names of those that are there. ties: what keeps others on its node (:func:`ties`).
-        is_own: it joined, so its group has no other bundle. group, index: its place.
-        beside: the claim on whose node it must be. node: that node, as Ray was told.
-        devices: by node, the ids of its GPUs there. lock: held while Ray is asked for them, or for another group.
+        bundle: what it holds.
+        gpus: the pipeline's numbers of its devices, in their order.
+        units: the names of those that are there.
+        ties: what keeps others on its node (:func:`ties`).
+        is_own: it joined, so its group has no other bundle.
+        group, index: its place.
+        beside: the claim on whose node it must be.
+        node: that node, as Ray was told.
+        devices: by node, the ids of its GPUs there.
+        lock: held while Ray is asked for them, or for another group.
     """
 
     bundle: Bundle

@@ -185,7 +185,8 @@ class RemoteAgent:
     """The agent on a node, as this process sees it.
 
     Args:
-        node: its id. host: its address.
+        node: its id.
+        host: its address.
     """
 
     def __init__(self, node: str, host: str, keys: CurveKeys) -> None:

@@ -60,7 +60,6 @@ class RayLauncher(Launcher):
     def network(self) -> CurveNetwork:
         return CurveNetwork(self._keys, open_listener(self._address))
 
-    # --- claiming ------------------------------------------------------------------------------------------------------
     async def acquire(self, needs: Sequence[Need]) -> None:
         claims = self._claims.begin(needs)
         self._connecting = asyncio.ensure_future(asyncio.to_thread(_connect, self._settings))
@@ -141,7 +140,6 @@ class RayLauncher(Launcher):
         self._control = ControlPlane(endpoint, self._on_message, network=network, on_lost=self._lost)
         self._control.listen()
 
-    # --- placing -------------------------------------------------------------------------------------------------------
     async def place(self, unit: str) -> Grant:
         claim = self._claims.of(unit)
         pause = FIRST_PAUSE
@@ -214,7 +212,6 @@ class RayLauncher(Launcher):
     def waits_for(self, unit: str) -> str:
         return self._waiting.get(unit, "")
 
-    # --- messages of hosts ---------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
         if isinstance(message, get_args(messages.HostMessage)):
             name = message.run.split("~", 2)[2]
@@ -229,7 +226,6 @@ class RayLauncher(Launcher):
             if node.host.endpoint == endpoint:
                 node.host.lost(reason)
 
-    # --- the end -------------------------------------------------------------------------------------------------------
     async def release(self) -> None:
         """End the fork server, tell the nodes that the run is over, and give back what Ray holds for it."""
         if self._is_released:

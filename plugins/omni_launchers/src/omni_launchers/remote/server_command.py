@@ -30,7 +30,9 @@ class ServerCommand:
     """Runs the server of one host, any number of times, one at a time.
 
     Args:
-        host: its name, for messages. arguments: the command. keys: what it reads first from its standard input, which then stays open.
+        host: its name, for messages.
+        arguments: the command.
+        keys: what it reads first from its standard input, which then stays open.
     """
 
     def __init__(self, host: str, arguments: Sequence[str], keys: str) -> None:

@@ -29,9 +29,12 @@ class _Request:
     """A request in flight.
 
     Attributes:
-        due: by stage with an objective that has had no output, when it is wanted. left: the share of its work until then that is left.
-        ahead: those that it found, by group: without output, and with. number: of those that began, in their order.
-        later: how many of those that began after it are in flight, by group. company: the same times seconds, summed since its begin.
+        due: by stage with an objective that has had no output, when it is wanted.
+        left: the share of its work until then that is left.
+        ahead: those that it found, by group: without output, and with.
+        number: of those that began, in their order.
+        later: how many of those that began after it are in flight, by group.
+        company: the same times seconds, summed since its begin.
     """
 
     stages: Group
@@ -138,7 +141,6 @@ class Objectives:
                 if each.number < ended.number:
                     each.later[ended.stages] -= 1.0
 
-    # --- what is in flight ---------------------------------------------------------------------------------------------
     def _wanted(self, stages: Group) -> dict[str, float]:
         return {name: seconds for name, seconds in self.options.objectives.items() if name in stages}
 

@@ -21,7 +21,8 @@ class AskedResponse:
     """A response that a client asks for.
 
     Attributes:
-        config: the session's, with the changes of this response. messages: what the pipeline answers.
+        config: the session's, with the changes of this response.
+        messages: what the pipeline answers.
         outside: it does not become a part of the conversation.
     """
 

@@ -134,7 +134,8 @@ class OutputAudio:
     """Encodes the speech of one reply.
 
     Args:
-        rate: of the samples that come. speed: 0.25 to 1.5; the pitch stays.
+        rate: of the samples that come.
+        speed: 0.25 to 1.5; the pitch stays.
     """
 
     def __init__(self, wire: Wire, rate: int, speed: float = 1.0) -> None:

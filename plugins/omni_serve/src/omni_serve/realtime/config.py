@@ -164,7 +164,8 @@ class Offer:
 
     Attributes:
         inputs, outputs: kinds of parts and modalities; empty: not declared.
-        tools: it calls tools. transcribes: it writes recordings down.
+        tools: it calls tools.
+        transcribes: it writes recordings down.
         check: raises ApiError for a voice, a model or a parameter that there is not.
         vad: how turns are found where a client does not say it.
     """

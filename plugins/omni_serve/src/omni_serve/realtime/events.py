@@ -79,7 +79,8 @@ def value_of(event: Mapping[str, Any], name: str, kind: type[Any], words: str) -
     """Return a field of an event.
 
     Args:
-        kind: its type. words: the same for people.
+        kind: its type.
+        words: the same for people.
 
     Raises:
         ApiError: 400, it is missing, or of another type.

@@ -38,7 +38,8 @@ class InputTurns:
     """The sound of one session.
 
     Args:
-        config: of the input. most_seconds: of one turn.
+        config: of the input.
+        most_seconds: of one turn.
         detector: makes the voice detector of a session.
     """
 

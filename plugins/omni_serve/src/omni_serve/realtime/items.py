@@ -46,7 +46,8 @@ class Part:
     Attributes:
         text: of a recording or a speech, its transcript.
         data: a recording or an image, as a file.
-        audio_ms: how much of a speech has been made. whole: it has been made to its end.
+        audio_ms: how much of a speech has been made.
+        whole: it has been made to its end.
         heard_ms: how much of it the user has heard; ``None``: all.
     """
 
@@ -140,7 +141,8 @@ def read_item(data: Any, identity: str, wire: Wire, most_bytes: int, where: str 
     """Return an item that a client has made. Its images are bytes already, and so may be its recordings (see :func:`recording`).
 
     Args:
-        identity: the id if it has none. wire: the format of its sound.
+        identity: the id if it has none.
+        wire: the format of its sound.
 
     Raises:
         ApiError: 400, it is malformed; 413, a recording is over ``most_bytes``.

@@ -97,7 +97,6 @@ class Reply:
             details |= {"error": dict(error)} if error else {}
         return [*events, {"type": "response.done", "response": self._shown(status, details, usage)}]
 
-    # --- parts ------------------------------------------------------------------------------------------------------
     def _said(self, text: str) -> list[Event]:
         if not text:
             return []

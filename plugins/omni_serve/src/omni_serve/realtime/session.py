@@ -73,7 +73,6 @@ class Session:
     def _first_config(self) -> SessionConfig:
         return self.offer.first()
 
-    # --- events in --------------------------------------------------------------------------------------------------
     def begin(self) -> list[Action]:
         """Greet the client."""
         self._send("session.created", session=self.shown())
@@ -142,7 +141,6 @@ class Session:
         self._send(kind, item_id=item, content_index=0, transcript=text, usage={"type": "tokens", **tokens})
         return self._take()
 
-    # --- the client's events ----------------------------------------------------------------------------------------
     def _receive(self, event: Mapping[str, Any], now: float) -> None:
         kind = kind_of(event)
         if kind == "session.update":
@@ -224,7 +222,6 @@ class Session:
             raise invalid("Cancellation failed: no such response is in progress", None, "response_cancel_not_active")
         self._interrupt("client_cancelled", now)
 
-    # --- sound in ---------------------------------------------------------------------------------------------------
     def _append(self, data: bytes, now: float) -> None:
         if self.offer.inputs and "audio" not in self.offer.inputs:
             raise invalid("audio: this pipeline takes no sound", "audio", "unsupported_value")
@@ -270,7 +267,6 @@ class Session:
         self._turn = ""
         self._send("input_audio_buffer.cleared")
 
-    # --- responses --------------------------------------------------------------------------------------------------
     def _respond(self, given: Mapping[str, Any]) -> None:
         if self.reply is not None:
             raise invalid(
@@ -339,7 +335,6 @@ class Session:
     def _adopt(self, item: Item) -> str | None:
         return self.conversation.add(item)
 
-    # --- the conversation -------------------------------------------------------------------------------------------
     def _add(self, item: Item, previous: str | None = None) -> None:
         before = self.conversation.add(item, previous)
         self._send("conversation.item.added", previous_item_id=before, item=item.shown())
@@ -358,7 +353,6 @@ class Session:
             text = "The sessions of this key, or of the server, keep as much as they may together (memory_mib)."
             raise ApiError(429, text, code="overloaded", retry_after=5)
 
-    # --- events out -------------------------------------------------------------------------------------------------
     def shown(self) -> dict[str, Any]:
         """Return the session as clients see it."""
         made = {"id": self.identity, "object": "realtime.session", **self.config.shown()}

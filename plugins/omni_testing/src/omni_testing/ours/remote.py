@@ -67,7 +67,9 @@ class Sshd:
     """An sshd on a free port of the loopback interface, with keys that only this object knows, and a client's config for it.
 
     Args:
-        folder: private, for its files. hosts: names that lead to it. variables: of what it runs.
+        folder: private, for its files.
+        hosts: names that lead to it.
+        variables: of what it runs.
     """
 
     def __init__(

@@ -28,7 +28,6 @@ from omni_testing.relay_peer import described
 class RelayTransfers(RelayCompany):
     """Transfers between two processes that live."""
 
-    # --- settings -----------------------------------------------------------------------------------------------------
     def test_an_unknown_setting_is_refused(self) -> None:
         """``relay.settings`` with a typing error must not be ignored: :meth:`RelayOptions.read_settings` refuses it."""
         with tempfile.TemporaryDirectory(prefix="omni-relay-") as directory:
@@ -37,7 +36,6 @@ class RelayTransfers(RelayCompany):
             with pytest.raises(ConfigError, match=r"relay\.settings\.no_such_setting"):
                 load(self.relay)(RelayOptions(**options, settings=settings)).close()
 
-    # --- bytes ---------------------------------------------------------------------------------------------------------
     @driven
     async def test_bytes_arrive_exactly(self) -> None:
         async with self.pair() as (relay, peer):
@@ -115,7 +113,6 @@ class RelayTransfers(RelayCompany):
                 with pytest.raises(RelayError):
                     await (await relay.get_async(nonsense, bytearray(4), "r")).wait_for_completion(5)
 
-    # --- several transfers ---------------------------------------------------------------------------------------------
     @driven
     async def test_two_puts_in_flight_are_two(self) -> None:
         async with self.pair() as (relay, peer):
@@ -194,7 +191,6 @@ class RelayTransfers(RelayCompany):
             await operation.wait_for_completion(5)
             await operation.wait_for_completion(5)
 
-    # --- limits --------------------------------------------------------------------------------------------------------
     @driven
     async def test_a_full_pool_waits_and_goes_on(self) -> None:
         async with self.pair() as (relay, peer):

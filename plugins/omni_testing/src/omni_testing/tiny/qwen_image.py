@@ -27,9 +27,12 @@ class Shape:
     """Dimensions of a tiny checkpoint.
 
     Attributes:
-        width, layers, heads: of the text encoder. blocks, image_heads, head_dim, axes: of the denoising network; axes are those of its
-            rotary positions. latents: channels of a latent. base: channels of the autoencoder's first layer.
-        edits: whether it edits images. shift: whether the noise levels depend on the resolution.
+        width, layers, heads: of the text encoder.
+        blocks, image_heads, head_dim, axes: of the denoising network; axes are those of its rotary positions.
+        latents: channels of a latent.
+        base: channels of the autoencoder's first layer.
+        edits: whether it edits images.
+        shift: whether the noise levels depend on the resolution.
     """
 
     width: int = 32
@@ -75,7 +78,9 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
 
     Args:
         directory: made if missing; must not hold a checkpoint already.
-        seed: of the weights. shape: one of :data:`SHAPES`. dtype: of the weights on disk, ``float32`` or ``bfloat16``.
+        seed: of the weights.
+        shape: one of :data:`SHAPES`.
+        dtype: of the weights on disk, ``float32`` or ``bfloat16``.
 
     Raises:
         ValueError: an unknown shape. FileExistsError: the folder holds a ``model_index.json``.

@@ -56,7 +56,8 @@ def write_qwen_tokenizer(
     """Train and write a byte-level BPE over a few lines, in which each role is one token.
 
     Args:
-        special: the special tokens, in their released order. media: those of media, by the tokenizer's names for them.
+        special: the special tokens, in their released order.
+        media: those of media, by the tokenizer's names for them.
 
     Returns:
         A ``Qwen2TokenizerFast``.

@@ -139,7 +139,6 @@ class Loop:
         if self._has_turn:
             self._clock.due(self)
 
-    # --- what asyncio and its users call -------------------------------------------------------------------------------
     def time(self) -> float:
         return self._clock.now
 

@@ -105,7 +105,6 @@ class World:
         self.units: Units
         self.coordinator: Coordinator
 
-    # --- run -----------------------------------------------------------------------------------------------------------
     def run(self) -> World:
         """Let everything happen, and check it."""
         random = self.random
@@ -217,7 +216,6 @@ class World:
             raise {"exits": SystemExit, "fails": InvalidRequestError}[kind]("no replica is good enough")
         return least_busy(request, loads)
 
-    # --- what the runner asks of places --------------------------------------------------------------------------------
     async def place(self, unit: UnitSpec, number: int) -> tuple[list[ProcessSpec], Launch]:
         """See :class:`omni_core.processes.supervisor.Places`."""
         if self.random.random() < 0.3:
@@ -258,7 +256,6 @@ class World:
         self._ids += 1
         return f"r{self._ids}"
 
-    # --- clients -------------------------------------------------------------------------------------------------------
     def _plan_clients(self) -> None:
         random = self.random
         harms = {
@@ -337,7 +334,6 @@ class World:
         self._note(client, f"is over: {client.error!r}" if client.error else "has its results")
         judge.end(self, client)
 
-    # --- what is known -------------------------------------------------------------------------------------------------
     def died(self, process: Process, poison: int | None) -> None:
         """Take in the death of a process."""
         stages = {each.name for each in process.spec.stages}

@@ -25,11 +25,16 @@ class Plan:
 
     Attributes:
         number: of the plan; requests with the same number have the same content.
-        routes: by stage, the stages that get its result. stages: those that it reaches, in order.
-        inputs: by stage, the stages whose payloads it gets. streams: by stage, those whose chunks it gets.
-        chunks: by stage, chunks that it puts out. seconds: by stage, the time that it computes.
-        kills: by stage, the exit code with which it ends the process. fails: by stage, what it raises.
-        hangs: the stage where it never ends. balance: what the choice of a replica raises.
+        routes: by stage, the stages that get its result.
+        stages: those that it reaches, in order.
+        inputs: by stage, the stages whose payloads it gets.
+        streams: by stage, those whose chunks it gets.
+        chunks: by stage, chunks that it puts out.
+        seconds: by stage, the time that it computes.
+        kills: by stage, the exit code with which it ends the process.
+        fails: by stage, what it raises.
+        hangs: the stage where it never ends.
+        balance: what the choice of a replica raises.
         padding: bytes in every payload, which travel by the relay.
         terminals: the terminal stages that it reaches.
     """
@@ -63,9 +68,6 @@ def plan_of(request: OmniRequest) -> Plan:
     return plan
 
 
-# --- the functions of the pipeline ---------------------------------------------------------------------------------------
-
-
 def route(request_id: str, payload: StagePayload) -> list[str]:
     return plan_of(payload.request).routes[payload.data["at"]]
 
@@ -96,9 +98,6 @@ def terminals(request: OmniRequest) -> list[str]:
     return plan_of(request).terminals
 
 
-# --- the scheduler -------------------------------------------------------------------------------------------------------
-
-
 @define(eq=False)
 class Work:
     """One request inside a scheduler."""
@@ -117,7 +116,9 @@ class Compute:
     """A scheduler without a thread: it computes several requests at once, each in steps of simulated time.
 
     Args:
-        stage_name: of the stage. width: requests that it computes at once. pace: seconds that it takes to read a message.
+        stage_name: of the stage.
+        width: requests that it computes at once.
+        pace: seconds that it takes to read a message.
     """
 
     def __init__(self, stage_name: str, width: int, pace: float) -> None:

@@ -39,7 +39,8 @@ class GgufCheckpoint(Checkpoint):
 
     Args:
         architectures: the names that tools have for the model's, which begin the keys of the metadata.
-        expected: values of the metadata, without the architecture before them. stated: those that are compared where the file has them.
+        expected: values of the metadata, without the architecture before them.
+        stated: those that are compared where the file has them.
         folder: the checkpoint that everything else comes from.
 
     Raises:

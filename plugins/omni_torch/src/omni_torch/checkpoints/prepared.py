@@ -84,10 +84,13 @@ def load_prepared(
     them. Layouts of a machine's own are not made here: :func:`omni_torch.quantization.packed_linear.pack_linears` follows.
 
     Args:
-        make: builds the network on the meta device. fill: reads its weights in a dtype, or ``None``: each in the one that it is stored
-            in; see :func:`omni_torch.checkpoints.weights.load_module`.
-        checkpoint: the folder. network: a name, for people. dtype: of floating-point parameters. options: what the weights depend on
-            beside these: the way of quantisation, the rank.
+        make: builds the network on the meta device.
+        fill: reads its weights in a dtype, or ``None``: each in the one that it is stored in; see
+            :func:`omni_torch.checkpoints.weights.load_module`.
+        checkpoint: the folder.
+        network: a name, for people.
+        dtype: of floating-point parameters.
+        options: what the weights depend on beside these: the way of quantisation, the rank.
         quantize: makes the layers with narrow weights; see :func:`omni_torch.quantization.quantized_linear.quantize_for`. Weights are
             rounded where ``fill`` puts them: on the CPU (:func:`filled_on`), so that a GPU never holds the wide ones.
 

@@ -29,7 +29,8 @@ def check_length(text: str, longest_token: int, most: int) -> None:
     """Check a prompt before it is divided into tokens, by the fewest that it can have.
 
     Args:
-        longest_token: see the function of this name. most: tokens of a prompt.
+        longest_token: see the function of this name.
+        most: tokens of a prompt.
 
     Raises:
         RequestTooLargeError: it has more.

@@ -155,7 +155,6 @@ class Batcher:
                 keys = self._entries[request.request_id].keys.first(request.computed)
                 self.cache.name(request.request_id, keys)
 
-    # --- running requests --------------------------------------------------------------------------------------------
     def _with_room(self, can_step: CanStep) -> tuple[list[ARRequest], bool]:
         """Return the running requests that can compute something now, and whether all of them are at a decode step. The highest ranks are
         given blocks first.
@@ -201,7 +200,6 @@ class Batcher:
         needs_feedback = request.output_ids and count == remaining
         return 0 if count <= 0 or (needs_feedback and not can_step(request)) else count
 
-    # --- admission ---------------------------------------------------------------------------------------------------
     def _admit(self, plan: Plan, budget: int, can_step: CanStep) -> int:
         """Start waiting requests, the most urgent first; one that does not fit holds up those behind it (no overtaking)."""
         coming = self._coming(plan)
@@ -270,7 +268,6 @@ class Batcher:
             victims.append(candidates.pop())
         return victims
 
-    # --- orders ------------------------------------------------------------------------------------------------------
     def _entry(self, request: ARRequest) -> QueueEntry:
         entry = self._entries.get(request.request_id)
         if entry is None:
@@ -307,7 +304,6 @@ class Batcher:
         entry = self._entry(request)
         return -entry.rank, entry.arrival
 
-    # --- ends --------------------------------------------------------------------------------------------------------
     def add(self, request: ARRequest, now: float = 0.0, given: int = 0) -> None:
         """Add a new request to the waiting queue. ``now``: see :meth:`plan`; ``given``: see :class:`QueueEntry`."""
         self._now = now

@@ -26,7 +26,8 @@ def default_blocks(
     """Return the number of cache blocks of a stage that does not say how many.
 
     Args:
-        longest: blocks of the longest request. tokens, running: positions and requests of one step.
+        longest: blocks of the longest request.
+        tokens, running: positions and requests of one step.
         gpu_memory: the stage's budget: bytes, or a share of its GPU; ``None`` without one, and on a CPU.
 
     Raises:

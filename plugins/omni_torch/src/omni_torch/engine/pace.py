@@ -35,7 +35,8 @@ class Pace:
     hardly more, nothing is held back: it would help nobody.
 
     Attributes:
-        policy: the requests' deadlines. seconds: of sound, or of reading, in one output.
+        policy: the requests' deadlines.
+        seconds: of sound, or of reading, in one output.
         patience: seconds without service after which a request's priority rises by one.
         spared: positions that prompts may still take in the step being planned.
     """

@@ -173,7 +173,6 @@ class EngineScheduler(LoopedScheduler):
         self.rows = 0
         self.positions = 0
 
-    # --- the scheduler contract --------------------------------------------------------------------------------------
     def statistics(self) -> dict[str, float]:
         """Return counters since the start and current values; docs/engine.md defines each."""
         pool, batcher = self.cache.pool, self.batcher
@@ -204,7 +203,6 @@ class EngineScheduler(LoopedScheduler):
         """Leave a request out of the steps, or take it in again; it keeps its place in the cache. From any thread."""
         self.inbox.put(pausing(request_id, paused))
 
-    # --- the loop's policy -------------------------------------------------------------------------------------------
     def admit(self, request: ARRequest) -> None:
         """See :class:`omni_torch.loop.autoregressive.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.cache.capacity
@@ -257,7 +255,6 @@ class EngineScheduler(LoopedScheduler):
         """See :class:`omni_torch.loop.autoregressive.Policy`."""
         self.cache.pool.forget()
 
-    # --- a step ------------------------------------------------------------------------------------------------------
     def _learn(self, pace: Pace, end: float) -> None:
         """Let the pace learn what the last step cost, which ended now."""
         if self._unlearnt is not None:

@@ -96,7 +96,6 @@ class AutoregressiveLoop(LoopScheduler):
         """The number of requests that have begun and not ended."""
         return len(self._requests)
 
-    # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
         """Serve until :meth:`stop`."""
         device = self._runner.device
@@ -107,7 +106,6 @@ class AutoregressiveLoop(LoopScheduler):
         with torch.inference_mode():
             super().start()
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
     def turn(self) -> bool:
         """Take all messages and compute a step; or sleep until a message comes. ``False`` after :meth:`stop`."""
         if self.inbox.closed:
@@ -177,7 +175,6 @@ class AutoregressiveLoop(LoopScheduler):
         if request.length >= self._max_context:
             raise InvalidRequestError(self._runner.does_not_fit(request, self._max_context))
 
-    # --- ends --------------------------------------------------------------------------------------------------------
     def _finish(self, request: ARRequest) -> None:
         result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
         self.forget(request.request_id)

@@ -55,7 +55,6 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self._paused: set[str] = set()
         self._steps = self._stepped = self._computed = 0
 
-    # --- what a subclass defines -----------------------------------------------------------------------------------
     @abstractmethod
     def begin(self, payload: StagePayload) -> State:
         """Return the state of a request before its first step."""
@@ -84,7 +83,6 @@ class StepScheduler(LoopScheduler, Generic[State]):
         """Return what is streamed after a step, such as its number or a preview; ``None``: nothing."""
         return None
 
-    # --- the scheduler contract ------------------------------------------------------------------------------------
     def turn(self) -> bool:
         can_begin = self._waiting and len(self._states) < self._max_running
         if self._paused.issuperset(self._states) and not can_begin:

@@ -163,8 +163,8 @@ def code_frames(
     Args:
         hidden, first: ``[B, hidden]``, the talker's state and its embedding of the first code.
         cos, sin: ``[groups, head_dim]`` of the same dtype; both halves are equal.
-        temperature: ``[B]``; 0 chooses the best code. uniforms: ``[B, groups - 1]`` float64 in [0, 1), one for each code. Without both,
-            every code is the best one.
+        temperature: ``[B]``; 0 chooses the best code.
+        uniforms: ``[B, groups - 1]`` float64 in [0, 1), one for each code. Without both, every code is the best one.
         top_k, top_p: as in :func:`omni_torch.sampling.sample.sample_tokens`, of all frames.
 
     Returns:

@@ -43,8 +43,10 @@ class LayerWeights:
     """A decoder layer with rotary positions, gated (silu) feed-forward, and with or without norms of queries and keys.
 
     Attributes:
-        input_norm, post_norm: ``[hidden]``. head_norms: ``[heads + kv_heads, head_dim]``; ``None``: there are none.
-        qkv: ``[(heads + 2 * kv_heads) * head_dim, hidden]``. output: ``[hidden, heads * head_dim]``.
+        input_norm, post_norm: ``[hidden]``.
+        head_norms: ``[heads + kv_heads, head_dim]``; ``None``: there are none.
+        qkv: ``[(heads + 2 * kv_heads) * head_dim, hidden]``.
+        output: ``[hidden, heads * head_dim]``.
         dense: gates above ups, ``[2 * units, hidden]``, and ``[hidden, units]``, of the feed-forward block or of the shared expert.
         mixture: the experts of a sparse layer.
     """
@@ -166,10 +168,12 @@ def decode_layers(
     """Compute one token of each request through all layers and the last norm, and write its keys and values to the cache.
 
     Args:
-        x: ``[n, hidden]``, embeddings. cos, sin: ``[n, 1, head_dim]`` of the same dtype; both halves are equal.
+        x: ``[n, hidden]``, embeddings.
+        cos, sin: ``[n, 1, head_dim]`` of the same dtype; both halves are equal.
         pages: ``[n, width]`` int32, the cache blocks of each request; entries beyond its length are not read.
         lengths: ``[n]`` int32, positions of each request, the token's own included, which is the last.
-        block_size: positions of a block. keys, values: of each layer, ``[slots, kv_heads, head_dim]``, of the dtype of ``x``.
+        block_size: positions of a block.
+        keys, values: of each layer, ``[slots, kv_heads, head_dim]``, of the dtype of ``x``.
         capture: number of a layer whose input is wanted too.
 
     Returns:

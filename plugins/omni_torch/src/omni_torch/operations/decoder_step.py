@@ -28,8 +28,9 @@ class DecoderStep:
     """The layers and the last norm of a decoder, described for the operations at the first step that may use them.
 
     Args:
-        describe: returns the decoder as data, once its weights are there; ``None`` if it is of another kind, sharded, or has weights in
-            layouts of their own. layers: their number.
+        describe: returns the decoder as data, once its weights are there; ``None`` if it is of another kind, sharded, or has
+            weights in layouts of their own.
+        layers: their number.
     """
 
     def __init__(self, describe: Callable[[], DecoderStack | None], layers: int) -> None:
@@ -54,8 +55,9 @@ class DecoderStep:
         """Compute a step, or return ``None``: no kernel is installed, or the layers are of another kind.
 
         Args:
-            x: ``[n, hidden]``, embeddings. cos, sin: ``[n, 1, head_dim]``. capture: as the operations have it; or the number of
-                layers, for what they return.
+            x: ``[n, hidden]``, embeddings.
+            cos, sin: ``[n, 1, head_dim]``.
+            capture: as the operations have it; or the number of layers, for what they return.
         """
         attention = batch.attention
         if not isinstance(attention, CacheAttention) or not self.is_installed(x):

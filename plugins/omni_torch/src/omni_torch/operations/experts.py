@@ -36,7 +36,8 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
     The choice between experts with equal logits is ``torch.topk``'s, which leaves it open. A kernel may define it.
 
     Args:
-        logits: ``[n, experts]``. normalize: scale each row's ``top_k`` weights to a sum of 1.
+        logits: ``[n, experts]``.
+        normalize: scale each row's ``top_k`` weights to a sum of 1.
 
     Returns:
         Weights ``[n, top_k]`` in the logits' dtype, computed in float32, and the experts' numbers ``[n, top_k]``, int64.
@@ -93,8 +94,10 @@ def experts(
     order.
 
     Args:
-        x: ``[n, hidden]``. weights, chosen: ``[n, top_k]``, from :func:`route_experts`.
-        gate_up: ``[experts, 2 * inner, hidden]``, the gates' rows before the ups'. down: ``[experts, hidden, inner]``.
+        x: ``[n, hidden]``.
+        weights, chosen: ``[n, top_k]``, from :func:`route_experts`.
+        gate_up: ``[experts, 2 * inner, hidden]``, the gates' rows before the ups'.
+        down: ``[experts, hidden, inner]``.
         first, total: the number of the first expert of ``gate_up`` and ``down``, and that of all experts, where these hold only some,
             as those of one rank do. Choices of other experts are not computed, and add nothing. The caller gives both or neither.
         gate_up_scales, down_scales: of weights in int8 or float8_e4m3fn, a scale per output, ``[experts, 2 * inner]`` and

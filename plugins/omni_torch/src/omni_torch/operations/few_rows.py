@@ -145,8 +145,9 @@ def few_rows_linear(
     scale are not rounded; of more than 32 rows a kernel may round them to bfloat16.
 
     Args:
-        x: ``[..., in]``. weight: ``[out, in]`` of the same dtype, or bfloat16, whose values are then multiplied in the dtype of ``x``; or
-            with ``scales``, as in :func:`widened`.
+        x: ``[..., in]``.
+        weight: ``[out, in]`` of the same dtype, or bfloat16, whose values are then multiplied in the dtype of ``x``; or with
+            ``scales``, as in :func:`widened`.
 
     Returns:
         ``[..., out]``.

@@ -33,7 +33,8 @@ class Operation(Generic[P, R]):
     """A function of tensors, the first of which says the device and the dtype.
 
     Attributes:
-        name: as kernels name it. reference: the implementation in PyTorch, right on every device and in float64.
+        name: as kernels name it.
+        reference: the implementation in PyTorch, right on every device and in float64.
         writes: names of the arguments that it changes, which are outputs like those that it returns. It changes no others.
         examples: arguments to compare implementations on: ``(dtype, generator) -> [arguments, ...]``, on the generator's device.
     """

@@ -30,7 +30,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Compute ``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
 
     Args:
-        x: ``[..., size]``. weight: ``[size]``, of the same dtype.
+        x: ``[..., size]``.
+        weight: ``[size]``, of the same dtype.
     """
     return F.rms_norm(x, weight.shape, weight, eps)
 
@@ -46,7 +47,8 @@ def add_rms_norm(
     """Add two tensors, and compute the root mean square norm of the rounded sum.
 
     Args:
-        x, residual: ``[..., size]`` of one shape and dtype. weight: ``[size]``.
+        x, residual: ``[..., size]`` of one shape and dtype.
+        weight: ``[size]``.
 
     Returns:
         ``x + residual``, and its norm.
@@ -74,7 +76,8 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """Rotate the two halves of every head by the angles of its row.
 
     Args:
-        x: ``[n, heads, head_dim]``. cos, sin: ``[n, 1, head_dim]`` of the same dtype; both halves are equal.
+        x: ``[n, heads, head_dim]``.
+        cos, sin: ``[n, 1, head_dim]`` of the same dtype; both halves are equal.
     """
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
@@ -129,7 +132,8 @@ def norm_rotary_store(
         projected: ``[n, heads + 2 * kv_heads, head_dim]``: queries, keys, values.
         weights: ``[heads + kv_heads, head_dim]``, of the norms.
         cos, sin: ``[n, 1, head_dim]``; both halves are equal.
-        slots: ``[n]`` int64, all different. keys, values: ``[slots, kv_heads, head_dim]`` each, written at ``slots``.
+        slots: ``[n]`` int64, all different.
+        keys, values: ``[slots, kv_heads, head_dim]`` each, written at ``slots``.
 
     Returns:
         The queries, ``[n, heads, head_dim]``.
@@ -156,7 +160,8 @@ def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torc
     2022).
 
     Args:
-        x: ``[batch, channels, samples]``. alpha, beta: ``[channels]``.
+        x: ``[batch, channels, samples]``.
+        alpha, beta: ``[channels]``.
     """
     frequency, scale = (each.exp().unsqueeze(0).unsqueeze(-1) for each in (alpha, beta))
     return x + (1.0 / (scale + 1e-9)) * torch.pow(torch.sin(x * frequency), 2)
@@ -195,7 +200,10 @@ def snake_conv(
     """Apply :func:`snake_beta`, then a convolution with zeros before the first sample.
 
     Args:
-        x: ``[batch, channels, samples]``. alpha, beta: ``[channels]``. weight: ``[out, channels, taps]``. bias: ``[out]``.
+        x: ``[batch, channels, samples]``.
+        alpha, beta: ``[channels]``.
+        weight: ``[out, channels, taps]``.
+        bias: ``[out]``.
         dilation: samples between two taps.
         padding: zeros before the first sample. ``(taps - 1) * dilation`` keeps the length and is causal; less by the number of samples
             of context at the beginning of ``x``.

@@ -110,8 +110,10 @@ class ConvNeXt:
     """A depthwise convolution and two pointwise layers around a residual (Liu et al., 2022).
 
     Attributes:
-        weight: ``[channels, 1, taps]``. bias, norm, norm_bias, gamma: ``[channels]``.
-        wide, wide_bias: ``[units, channels]``, ``[units]``. narrow, narrow_bias: ``[channels, units]``, ``[channels]``.
+        weight: ``[channels, 1, taps]``.
+        bias, norm, norm_bias, gamma: ``[channels]``.
+        wide, wide_bias: ``[units, channels]``, ``[units]``.
+        narrow, narrow_bias: ``[channels, units]``, ``[channels]``.
     """
 
     weight: torch.Tensor
@@ -156,7 +158,8 @@ class SoundStack:
     """Layers from ``[batch, channels, columns]`` to ``[batch, outputs, samples]``.
 
     Attributes:
-        places: where each layer's columns begin in a stream's memory. memory_size: its elements.
+        places: where each layer's columns begin in a stream's memory.
+        memory_size: its elements.
     """
 
     layers: Sequence[Layer]

@@ -61,8 +61,10 @@ class CacheShape:
     """The KV cache of an autoregressive stage, in values, not bytes.
 
     Attributes:
-        layers, kv_heads, head_dim: of the decoder. kept_width: what a runner stores per position beside keys and values.
-        hidden_size, vocab_size: of the decoder. max_context: the most positions of one request.
+        layers, kv_heads, head_dim: of the decoder.
+        kept_width: what a runner stores per position beside keys and values.
+        hidden_size, vocab_size: of the decoder.
+        max_context: the most positions of one request.
     """
 
     layers: int
@@ -114,8 +116,10 @@ class Network:
     """The part of a checkpoint that a stage loads, and what it computes with.
 
     Attributes:
-        prefixes: of the names of its tensors. working: bytes beside weights and cache, by bytes per value, for stages without a cache.
-        cache: of an autoregressive stage. ranks: the ``tp_size`` values that the model allows.
+        prefixes: of the names of its tensors.
+        working: bytes beside weights and cache, by bytes per value, for stages without a cache.
+        cache: of an autoregressive stage.
+        ranks: the ``tp_size`` values that the model allows.
         parts: into how many parts a tensor is split over so many ranks.
     """
 

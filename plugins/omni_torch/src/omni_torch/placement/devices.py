@@ -195,7 +195,8 @@ def place(config: PipelineConfig, machine: Machine, tensors: Tensors, networks: 
     """Fill in what the config leaves open: ``gpu: auto``, ``gpu_memory`` on GPUs, and the dtype.
 
     Args:
-        tensors: of the checkpoint, by name. networks: by stage, what it loads; other stages are left alone.
+        tensors: of the checkpoint, by name.
+        networks: by stage, what it loads; other stages are left alone.
 
     Raises:
         DoesNotFitError: the machine is too small; the message says what would do. ConfigError: a budget cannot hold its stage.
@@ -212,7 +213,6 @@ def place(config: PipelineConfig, machine: Machine, tensors: Tensors, networks: 
     return _budgeted(plan)
 
 
-# --- dtypes --------------------------------------------------------------------------------------------------------------
 def _typed(
     config: PipelineConfig, machine: Machine, tensors: Tensors, networks: Mapping[str, Network]
 ) -> PipelineConfig:
@@ -238,7 +238,6 @@ def _typed(
     return evolve(config, stages=[typed(stage) for stage in config.stages])
 
 
-# --- devices -------------------------------------------------------------------------------------------------------------
 def _choose(plan: _Plan) -> dict[str, StageConfig] | None:
     """Return the stages whose device is ``auto``, with devices; ``None`` if they do not fit."""
     free, opened = list(plan.gpus), []
@@ -294,7 +293,6 @@ def _packed(
     return found
 
 
-# --- refusals ------------------------------------------------------------------------------------------------------------
 def _refusal(plan: _Plan, machine: Machine) -> str:
     """Return why the stages do not fit, and what would do."""
     sizes = machine.gpus or []
@@ -377,7 +375,6 @@ def _check_memory(plan: _Plan) -> None:
     )
 
 
-# --- budgets -------------------------------------------------------------------------------------------------------------
 def _budgeted(plan: _Plan) -> Placement:
     """Share out what the weights leave on each device, and set each stage's budget."""
     tenants: dict[int, list[str]] = {}

@@ -17,9 +17,11 @@ class Counts:
     """The contents of a step.
 
     Attributes:
-        decodes: requests that compute one position after their last token. prompts: requests of whose prompt a part is computed.
-        positions: of prompts, or the patches and frames of a network without a cache. context: cached positions that are read, over all
-            requests. pairs: over all positions, the positions that each attends to. A vocoder's streams are ``decodes`` too.
+        decodes: requests that compute one position after their last token.
+        prompts: requests of whose prompt a part is computed.
+        positions: of prompts, or the patches and frames of a network without a cache.
+        context: cached positions that are read, over all requests.
+        pairs: over all positions, the positions that each attends to. A vocoder's streams are ``decodes`` too.
     """
 
     decodes: float = 0.0
@@ -55,12 +57,16 @@ class DecoderWork:
     """The work of a decoder, in values.
 
     Attributes:
-        layers, hidden_size: of it. shared: weights that every position is multiplied with. head: weights of the output layer, which the
-            last position of a request is multiplied with. expert: weights of one expert, all layers together.
-        experts, chosen: of each layer, and of them those that a position takes. cached: keys and values of a position.
-        heads: query heads times their size. kernels: of a layer.
-        inner: a decoder that makes ``inner_steps`` steps for every token, one after the other. inner_heads: its output layers beside the
-            first; ``None``: one for each step.
+        layers, hidden_size: of it.
+        shared: weights that every position is multiplied with.
+        head: weights of the output layer, which the last position of a request is multiplied with.
+        expert: weights of one expert, all layers together.
+        experts, chosen: of each layer, and of them those that a position takes.
+        cached: keys and values of a position.
+        heads: query heads times their size.
+        kernels: of a layer.
+        inner: a decoder that makes ``inner_steps`` steps for every token, one after the other.
+        inner_heads: its output layers beside the first; ``None``: one for each step.
         embeddings: weights of which a position reads a row; ``None``: as many as of ``head``.
         ranks: the numbers of tensor parallel ranks that can share it, as its stage takes them.
     """
@@ -119,10 +125,13 @@ class PassWork:
     """The work of a network without a cache: an encoder, a vocoder.
 
     Attributes:
-        weights: values read by a pass. flops: of one position, which is a patch, a mel frame, a codec frame or a latent. values: read and
-            written for it, beside the weights. kernels: of a pass. again: positions before its own that a pass computes again for each
-            stream. pair: FLOPs of a position and one that it attends to, of a network in which all attend to all. unread: values of
-            weights that are in memory too, which a pass does not read.
+        weights: values read by a pass.
+        flops: of one position, which is a patch, a mel frame, a codec frame or a latent.
+        values: read and written for it, beside the weights.
+        kernels: of a pass.
+        again: positions before its own that a pass computes again for each stream.
+        pair: FLOPs of a position and one that it attends to, of a network in which all attend to all.
+        unread: values of weights that are in memory too, which a pass does not read.
     """
 
     weights: int
@@ -160,7 +169,8 @@ def sound_decoder(width: int, rates: Sequence[int], rows: int) -> PassWork:
     convolution with a kernel of 7 and one of 1.
 
     Args:
-        width: channels before it. rows: of a position before it.
+        width: channels before it.
+        rows: of a position before it.
     """
     weights, multiplied, values = 0, 0.0, 0.0
     for rate in rates:
@@ -181,8 +191,11 @@ class Ask:
     """A request as far as its costs depend on it.
 
     Attributes:
-        text: tokens of its text, the whole conversation before included. pixels: of its images. audio: seconds of its sound.
-        reply: tokens of the answer. speech: seconds of the answer's speech; 0: it is a text.
+        text: tokens of its text, the whole conversation before included.
+        pixels: of its images.
+        audio: seconds of its sound.
+        reply: tokens of the answer.
+        speech: seconds of the answer's speech; 0: it is a text.
         drawn: pixels of the image that it makes, and steps of denoising; 0: the pipeline's defaults, of one that makes images.
     """
 
@@ -200,8 +213,9 @@ class StageWork:
     """The part that a stage has in a request.
 
     Attributes:
-        positions: of its prompt, or its patches and frames. outputs: tokens; of a network without a cache, passes over all positions, one
-            after the other (0: one). hidden: values that it hands on with each position or token.
+        positions: of its prompt, or its patches and frames.
+        outputs: tokens; of a network without a cache, passes over all positions, one after the other (0: one).
+        hidden: values that it hands on with each position or token.
     """
 
     positions: int = 0
@@ -214,8 +228,10 @@ class PipelineWorks:
     """The work of a pipeline.
 
     Attributes:
-        stages: by name, of those with a network. visits: the stages that take part in a request, in the order of the config.
-        kinds: of stages without a network: ``function`` or ``stream``. vocoders: by stage, the seconds of sound of a frame.
+        stages: by name, of those with a network.
+        visits: the stages that take part in a request, in the order of the config.
+        kinds: of stages without a network: ``function`` or ``stream``.
+        vocoders: by stage, the seconds of sound of a frame.
         sounding: of stages that make sound of a whole payload, the seconds of a position, and the positions of a chunk of sound.
         admit_after: by stage, the messages of a request that come before it computes.
     """

@@ -47,8 +47,10 @@ class WorkMessage:
     """Rank 0 to its followers: the result of one look into the inbox.
 
     Attributes:
-        taken: the numbers of the items that the look gave. removed: those of items that were dropped before.
-        aborted: the requests to abort before the items are returned. timed_out: a wait has ended without an item.
+        taken: the numbers of the items that the look gave.
+        removed: those of items that were dropped before.
+        aborted: the requests to abort before the items are returned.
+        timed_out: a wait has ended without an item.
         moment: the time of the look on rank 0's monotonic clock, in seconds.
     """
 
@@ -315,7 +317,8 @@ class Follower(StageThread):
     """A rank above 0: a scheduler without IO of its own.
 
     Args:
-        rank: its number. send: sends a message to rank 0; from any thread.
+        rank: its number.
+        send: sends a message to rank 0; from any thread.
         on_death: called if its loop ends by itself, or it cannot read what rank 0 sends; the other ranks cannot go on then.
     """
 

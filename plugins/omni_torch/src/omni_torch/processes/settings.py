@@ -14,7 +14,8 @@ def prepare(kernels: Mapping[str, Sequence[KernelSpec]], gpu: int | None, budget
     """Prepare the calling process, in the thread that builds its stages.
 
     Args:
-        kernels: of its launch spec, by operation. gpu: the number of its stages' GPU, if they have one.
+        kernels: of its launch spec, by operation.
+        gpu: the number of its stages' GPU, if they have one.
         budgets: of its stages' memory there, each ``{"nbytes": int}`` or ``{"share": float}``.
     """
     install(kernels)

@@ -57,9 +57,12 @@ class Scheme:
     """The way in which a layer is stored.
 
     Attributes:
-        parts: its tensors, which say which tool wrote it. group: inputs that share a scale; -1: all. bits: of a value, 4 or 8.
+        parts: its tensors, which say which tool wrote it.
+        group: inputs that share a scale; -1: all.
+        bits: of a value, 4 or 8.
         symmetric: the zero points are meant to be half of the values. The file may have others, which hold.
-        offset: what is added to stored zero points. reordered: groups need not be adjacent inputs.
+        offset: what is added to stored zero points.
+        reordered: groups need not be adjacent inputs.
     """
 
     parts: Parts
@@ -96,8 +99,11 @@ class Schemes:
     """The schemes of a checkpoint's layers.
 
     Attributes:
-        base: of layers that no rule fits; ``None``: there is none. rules: the first that fits a layer's name holds.
-        scaled: of layers that are not packed into words. where: the file. prefix: what the names in the rules may lack.
+        base: of layers that no rule fits; ``None``: there is none.
+        rules: the first that fits a layer's name holds.
+        scaled: of layers that are not packed into words.
+        where: the file.
+        prefix: what the names in the rules may lack.
     """
 
     base: Scheme | None

@@ -17,7 +17,8 @@ class SpeechState(Protocol):
     """The fields of ``request.state`` that :meth:`FrameStrategy.stream` sets.
 
     Attributes:
-        feedback: the embedded last frame. frames: the number of frames sent.
+        feedback: the embedded last frame.
+        frames: the number of frames sent.
     """
 
     feedback: torch.Tensor | None
@@ -63,7 +64,8 @@ class FrameStrategy(FeedbackStrategy):
         """Keep each request's feedback for its next step, and return its frame as a chunk for the stage ``target``.
 
         Args:
-            frames: ``[B, codebooks]`` int64, on the host. feedback: ``[B, hidden]``.
+            frames: ``[B, codebooks]`` int64, on the host.
+            feedback: ``[B, hidden]``.
         """
         messages = {}
         for request, frame, embedded in zip(requests, frames, feedback, strict=True):

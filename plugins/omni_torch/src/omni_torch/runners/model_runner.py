@@ -34,7 +34,8 @@ class ARModelRunner(ModelRunner):
         hands_over: whether its requests' keys and values come from another stage (:meth:`past_key_values`) or go to one
             (:meth:`export_key_values`); a scheduler that cannot do that is refused at the start.
         exports_hidden: whether what it exports has the final hidden states, which are then stored beside keys and values.
-        parallel: the ranks of the model. kv_heads: its key/value heads over all ranks; ``None``: no two ranks hold the same one.
+        parallel: the ranks of the model.
+        kv_heads: its key/value heads over all ranks; ``None``: no two ranks hold the same one.
         exporter: set by the scheduler.
     """
 
@@ -50,7 +51,6 @@ class ARModelRunner(ModelRunner):
         if self.exports_hidden:
             self.kept_width = model.hidden_size
 
-    # --- keys and values of other stages -----------------------------------------------------------------------------
     def past_key_values(self, request: ARRequest) -> KeyValues | None:
         """Return the keys and values of the prompt's first positions, all heads, where another stage has computed them.
 
@@ -71,7 +71,6 @@ class ARModelRunner(ModelRunner):
             raise ConfigError(f"{type(self).__name__}: hands_over must be true, so that its scheduler exports")
         return self.exporter(self, request)
 
-    # --- hooks, in the order of a step -------------------------------------------------------------------------------
     def before_forward(self, batch: ForwardBatch) -> None:
         """Adjust the batch: replace rows of ``input_embeds``, fill ``extra``."""
 
@@ -95,7 +94,6 @@ class ARModelRunner(ModelRunner):
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         """Called when tokens were chosen and appended (``finish_reason`` set where finished), before they are emitted."""
 
-    # --- a step ------------------------------------------------------------------------------------------------------
     def execute(self, batch: ForwardBatch, forward: Forward | None = None) -> list[tuple[ARRequest, int]]:
         """See :meth:`ModelRunner.execute`."""
         batch.input_embeds = self._input_embeds(batch)

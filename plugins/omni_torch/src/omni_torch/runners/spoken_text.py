@@ -18,11 +18,14 @@ class SpokenText:
     """The state of a request, in ``request.state``.
 
     Attributes:
-        request: the client's. start: the first chunk, what the prompt is made of. admitted: true once it is schedulable.
-        text: rows of text, ``[hidden]`` each, one per spoken token. text_done: true once no more will arrive.
+        request: the client's.
+        start: the first chunk, what the prompt is made of.
+        admitted: true once it is schedulable.
+        text: rows of text, ``[hidden]`` each, one per spoken token.
+        text_done: true once no more will arrive.
         after_text: the rows that follow the text, ``[hidden]`` each: the end marker once, then padding.
-        feedback: ``[hidden]``, the embedding of the newest frame. frames: the number of frames sent. Both are for
-            :class:`omni_torch.runners.frames.FrameStrategy`.
+        feedback: ``[hidden]``, the embedding of the newest frame.
+        frames: the number of frames sent. Both are for :class:`omni_torch.runners.frames.FrameStrategy`.
     """
 
     request: OmniRequest

@@ -147,7 +147,9 @@ def sample_tokens(
     Args:
         logits: ``[m, vocab]``. Not changed.
         temperature: ``[m]``; 0 chooses the best id; of those that tie, a CPU and a kernel choose the lowest.
-        top_k: ``[m]``, whole numbers of any dtype; 0: off. top_p: ``[m]``; 1: off. min_p: ``[m]``; 0: off.
+        top_k: ``[m]``, whole numbers of any dtype; 0: off.
+        top_p: ``[m]``; 1: off.
+        min_p: ``[m]``; 0: off.
         uniforms: ``[m]`` float64 in [0, 1), at which each row's distribution is inverted.
 
     Returns:
@@ -303,7 +305,8 @@ def sampling_from(given: dict[str, Any], where: str, **fixed: Any) -> SamplingPa
     """Return the sampling parameters of a request, checked against :data:`omni_torch.sampling.parameters.SAMPLING`.
 
     Args:
-        given: what the request says. where: its path, for error messages.
+        given: what the request says.
+        where: its path, for error messages.
         fixed: the stage's own fields of :class:`SamplingParams`. Sets of ids are joined with the request's.
 
     Raises:

@@ -54,8 +54,9 @@ class Policy(Protocol):
         """Return the moment from which the first sound of a request may go out; asked again until it has come.
 
         Args:
-            made: when it was ready. needed: seconds after that at which who begins to play hears no pause, as the stage predicts from
-                the requests before it; negative where there is time left over.
+            made: when it was ready.
+            needed: seconds after that at which who begins to play hears no pause, as the stage predicts from the requests before
+                it; negative where there is time left over.
         """
         ...
 
@@ -88,7 +89,9 @@ class Deadlines:
     The first sound is kept for as long as a pause is to be expected after it, and for ``slack`` seconds more; but not beyond ``patience``.
 
     Args:
-        margin: seconds. patience: seconds. slack: seconds.
+        margin: seconds.
+        patience: seconds.
+        slack: seconds.
     """
 
     margin: float = 0.25

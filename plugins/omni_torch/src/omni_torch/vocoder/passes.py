@@ -25,7 +25,10 @@ class NextChunk:
     """The next chunk of a request.
 
     Attributes:
-        moment: by when it is needed. frames: its length. is_here: they have come. is_heard: somebody listens to the request.
+        moment: by when it is needed.
+        frames: its length.
+        is_here: they have come.
+        is_heard: somebody listens to the request.
         may_wait: it may be held back for those that are heard.
     """
 

@@ -75,9 +75,11 @@ class _Line(Generic[Piece]):
     """One request's sound.
 
     Attributes:
-        made: when its first sound was ready. among: the requests of the stage at that time. first, since: seconds of the first piece, and
-            of those after it. reach: seconds that had to be in hand at first, so far. kept: what has not gone out, and its seconds;
-            ``None``: all goes out at once.
+        made: when its first sound was ready.
+        among: the requests of the stage at that time.
+        first, since: seconds of the first piece, and of those after it.
+        reach: seconds that had to be in hand at first, so far.
+        kept: what has not gone out, and its seconds; ``None``: all goes out at once.
     """
 
     made: float

@@ -217,7 +217,6 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             self._playout.forget(request_id)
             self._policy.end(request_id)
 
-    # --- choice --------------------------------------------------------------------------------------------------------
     def _frames_due(self, request_id: str, state: _Sound[Stream]) -> int:
         """Return the frames of a request's next chunk if they have come, or if no more will come: those that are left."""
         wanted = self._wanted(state)
@@ -242,7 +241,6 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             chunks[name] = NextChunk(policy.due(name, now), frames, name in due, is_heard, may_wait)
         return self._order.choose(chunks, now)
 
-    # --- passes --------------------------------------------------------------------------------------------------------
     def _decode(self, states: dict[str, _Sound[Stream]], failures: dict[str, BaseException]) -> None:
         """Decode a chunk of each, or its remaining frames; put the errors of those that fail into ``failures``."""
         chunks = {name: self._join(state.waiting[: self._wanted(state)]) for name, state in states.items()}
@@ -296,7 +294,6 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             for each in pieces:
                 self._send(request_id, state, each, now)
 
-    # --- sound that goes out -------------------------------------------------------------------------------------------
     def _start(self, now: float) -> None:
         """Send the first sound of the requests whose time has come."""
         if self._playout is None:

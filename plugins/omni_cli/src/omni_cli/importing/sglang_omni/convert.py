@@ -22,8 +22,8 @@ def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None
     """Convert a file.
 
     Args:
-        pipeline: ours, by name; otherwise the file's ``config_cls`` says which, or its name. model: a checkpoint folder or hub id, in
-            place of the file's own.
+        pipeline: ours, by name; otherwise the file's ``config_cls`` says which, or its name.
+        model: a checkpoint folder or hub id, in place of the file's own.
 
     Raises:
         ConfigError: the file cannot be read, or the checkpoint. PluginError: no pipeline is called so.

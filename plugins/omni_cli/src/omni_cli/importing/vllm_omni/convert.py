@@ -21,7 +21,8 @@ def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None
     """Convert a file.
 
     Args:
-        pipeline: ours, by name; otherwise the file's key ``pipeline`` says which, or its name. model: a checkpoint folder or hub id.
+        pipeline: ours, by name; otherwise the file's key ``pipeline`` says which, or its name.
+        model: a checkpoint folder or hub id.
 
     Raises:
         ConfigError: a file cannot be read, or the checkpoint. PluginError: no pipeline is called so.

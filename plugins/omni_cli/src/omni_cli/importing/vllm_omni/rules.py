@@ -27,7 +27,8 @@ def argument(name: str, read: Reader, otherwise: str, *, without: Any = None) ->
     """Return a rule that sets an argument of the stage's factory.
 
     Args:
-        otherwise: the note where the stage takes no such argument. without: the value that says what is the case there anyway.
+        otherwise: the note where the stage takes no such argument.
+        without: the value that says what is the case there anyway.
     """
 
     def rule(place: Place) -> Outcome:

@@ -26,9 +26,12 @@ class Setting:
     """One key of the input in a form that both schemas share.
 
     Attributes:
-        scope: ``stage``, ``top``, ``connector`` or ``edge``. platform: the section of ``platforms`` that it is in.
-        stage: the number of its stage. keys: the path below the stage, the connector or the file.
-        deep: true for keys that vLLM-Omni merges one by one. problem: why it cannot be read.
+        scope: ``stage``, ``top``, ``connector`` or ``edge``.
+        platform: the section of ``platforms`` that it is in.
+        stage: the number of its stage.
+        keys: the path below the stage, the connector or the file.
+        deep: true for keys that vLLM-Omni merges one by one.
+        problem: why it cannot be read.
         overridden: where another file replaces it.
     """
 

@@ -69,8 +69,10 @@ class PageTables:
     pages.
 
     Attributes:
-        query_offsets: ``[requests + 1]``, the first row of each request. lengths: ``[requests]``, the number of keys that each attends to.
-        page_offsets: ``[requests + 1]`` into ``pages``. last_page: ``[requests]``, the used positions of the last page.
+        query_offsets: ``[requests + 1]``, the first row of each request.
+        lengths: ``[requests]``, the number of keys that each attends to.
+        page_offsets: ``[requests + 1]`` into ``pages``.
+        last_page: ``[requests]``, the used positions of the last page.
     """
 
     def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:

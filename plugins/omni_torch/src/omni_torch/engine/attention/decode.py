@@ -49,9 +49,11 @@ def paged_decode(
     """Attend with one query row per request to the positions of that request.
 
     Args:
-        query: ``[n, heads, head_dim]``. keys, values: a layer's cache, ``[slots, kv_heads, head_dim]`` each.
+        query: ``[n, heads, head_dim]``.
+        keys, values: a layer's cache, ``[slots, kv_heads, head_dim]`` each.
         read: ``[n, longest]`` int64, the slots of each request's positions; entries beyond its length repeat one of its own slots.
-        lengths: ``[n]`` int64, at least 1. seen: ``[n, longest]``, the same as a mask, made once for all layers.
+        lengths: ``[n]`` int64, at least 1.
+        seen: ``[n, longest]``, the same as a mask, made once for all layers.
         scale: of the products; ``None``: ``head_dim ** -0.5``.
 
     Returns:

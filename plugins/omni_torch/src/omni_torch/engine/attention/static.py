@@ -21,7 +21,8 @@ class DecodeTables:
 
     Attributes:
         pages: ``[rows, width]`` int32, each row's blocks; entries beyond its length are stale.
-        writes: ``[rows]`` int64, the slot of each row's newest position. lengths: ``[rows]`` int32, positions that it attends to.
+        writes: ``[rows]`` int64, the slot of each row's newest position.
+        lengths: ``[rows]`` int32, positions that it attends to.
         host_pages, host_lengths: the same on the host.
     """
 
