@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatch
-from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +18,7 @@ from attrs import define, field, frozen
 
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, Component, Hook
+from omni_core.plugins.installed import EntryPoint, entry_points
 from omni_core.plugins.isolation import PluginFault, isolated
 from omni_core.plugins.levels import Levels, Offer, check_known, complaint, declared
 
@@ -85,12 +85,14 @@ def discover(allowed: str | None, denied: str | None) -> list[PluginRecord]:
         denied: the value of ``OMNI_DISABLE_PLUGINS``, likewise; it wins.
     """
     records, modules = [], []
-    points = list(_entry_points())
+    points = list(entry_points(ENTRY_POINT_GROUP, APIS_GROUP))
     apis = _apis(points)
-    for point, distribution, version in points:
+    for point in points:
         if point.group == APIS_GROUP:
             continue
-        record = PluginRecord(point.name, distribution, version, point.value.partition("[")[0].strip())
+        record = PluginRecord(
+            point.name, point.distribution, point.version, module=point.value.partition("[")[0].strip()
+        )
         reason = _why_disabled(point.name, allowed, denied)
         if reason:
             record.status, record.reason = PluginStatus.DISABLED, reason
@@ -114,15 +116,15 @@ def defined_hooks(records: Iterable[PluginRecord]) -> dict[str, Hook]:
     return {**HOOKS, **{name: hook for record in working for name, hook in record.hooks.items()}}
 
 
-def _apis(points: Iterable[tuple[EntryPoint, str, str]]) -> dict[str, Offer]:
+def _apis(points: Iterable[EntryPoint]) -> dict[str, Offer]:
     """Return the levels of interfaces that distributions offer. One that cannot be read is left out: what declares it does not load."""
     offers = {name: Offer(hook.level) for name, hook in HOOKS.items()}
-    for point, distribution, version in points:
+    for point in points:
         name = f"omni_{point.name}"
         if point.group == APIS_GROUP and name not in HOOKS:
             with suppress(ValueError):
                 for level in declared(point.value).get(name, ()):
-                    offers[name] = Offer(level, f"{distribution} ({version} is installed)")
+                    offers[name] = Offer(level, f"{point.distribution} ({point.version} is installed)")
     return offers
 
 
@@ -134,19 +136,6 @@ def _offers(records: Iterable[PluginRecord]) -> dict[str, Offer]:
         for record in working
         for name, hook in record.hooks.items()
     }
-
-
-def _entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
-    """Yield entry points with their distributions. Of a distribution that is on the path twice, the first is used."""
-    seen = set()
-    for distribution in distributions():
-        name = distribution.metadata["Name"] or "unknown"
-        if name in seen:
-            continue
-        seen.add(name)
-        for point in distribution.entry_points:
-            if point.group in (ENTRY_POINT_GROUP, APIS_GROUP):
-                yield point, name, distribution.version
 
 
 def _why_disabled(name: str, allowed: str | None, denied: str | None) -> str:
