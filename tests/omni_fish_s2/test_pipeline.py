@@ -85,6 +85,7 @@ async def test_the_stream_is_the_result(client: AsyncPipe, tiny: dict[str, Path]
     await the_stream_is_the_result(client, tiny["a"], 4, 20)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("shape", "initial_chunk", "chunk"), [("b", 1, 3), ("c", 7, 5)])
 async def test_other_checkpoints_and_strides_in_one_process(
     shape: str, initial_chunk: int, chunk: int, tiny: dict[str, Path], golden: Golden

@@ -34,7 +34,7 @@ def replies(folder: Path, texts: Sequence[str] = TEXTS, **engine: Any) -> tuple[
 
 
 @pytest.mark.parametrize("shape", few(["a", "b", "c"], 2))
-@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stored", few(["float32", "bfloat16"], 1))
 def test_replies_in_float32(
     shape: str, stored: str, tmp_path: Path, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import few
 
 RELAYS = {
     "LosesTheSecondPut": "test_two_puts_in_flight_are_two",
@@ -295,7 +296,7 @@ def test_bytes_may_outlive_their_sender(tmp_path: Path) -> None:
     assert "2 passed" in output
 
 
-@pytest.mark.parametrize(("name", "test"), SCHEDULERS.items())
+@pytest.mark.parametrize(("name", "test"), few(SCHEDULERS.items(), 3))
 def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _SCHEDULER_TEST.format(name=name), test)
     assert test in found, output
@@ -320,7 +321,7 @@ def test_a_wrong_model_runner_is_caught(caught_runners: tuple[list[str], str], n
     assert {f"Test{name}::{test}", f"TestStrategyOf{name}::{test}"} & set(found), output
 
 
-@pytest.mark.parametrize(("name", "test"), PROJECTIONS.items())
+@pytest.mark.parametrize(("name", "test"), few(PROJECTIONS.items(), 2))
 def test_a_wrong_projection_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _PROJECTION_TEST.format(name=name), test)
     assert test in found, output
@@ -335,21 +336,21 @@ def install_plugin(folder: Path, mistake: str) -> None:
     (info / "entry_points.txt").write_text("[omni]\nwrong-plugin = wrong_plugin [relays-1]\n")
 
 
-@pytest.mark.parametrize(("mistake", "test"), PLUGINS.items())
+@pytest.mark.parametrize(("mistake", "test"), few(PLUGINS.items(), 3))
 def test_a_wrong_plugin_is_caught(tmp_path: Path, mistake: str, test: str) -> None:
     install_plugin(tmp_path, mistake)
     found, output = failures(tmp_path, _PLUGIN_TEST, test)
     assert test in found, output
 
 
-@pytest.mark.parametrize("harmless", ["", "print('hello from the import')"])
+@pytest.mark.parametrize("harmless", few(["", "print('hello from the import')"], 1))
 def test_a_right_plugin_is_not(tmp_path: Path, harmless: str) -> None:
     install_plugin(tmp_path, harmless)
     found, output = failures(tmp_path, _PLUGIN_TEST, "test")
     assert found == [], output
 
 
-@pytest.mark.parametrize(("name", "test"), PIPELINES.items())
+@pytest.mark.parametrize(("name", "test"), few(PIPELINES.items(), 2))
 def test_a_wrong_pipeline_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _PIPELINE_TEST.format(name=name), test)
     assert test in found, output

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from tiers import few
 
 from omni_cli.deploy.writing import dump_json
 from omni_core.config.schema import PipelineConfig, StageConfig
@@ -188,42 +189,57 @@ def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
-    [
-        (["run", "{pipeline}", "--text", "x", "--reference-text", "y"], 2, ["--reference FILE"]),
-        (["run", "{pipeline}", "--text", "x", "--reference", "/nowhere.wav"], 2, ["/nowhere.wav"]),
-        (["run", "nothing-like-it", "--text", "x"], 1, ["nothing-like-it", "omni pipelines"]),
-        (["run", "{pipeline}"], 2, ["nothing to answer"]),
-        (["run", "{pipeline}", "--image", "/nowhere.png"], 2, ["/nowhere.png"]),
-        (["run", "{pipeline}", "--text", "x", "--out", "/nowhere/x.wav"], 2, ["/nowhere"]),
-        (["run", "{pipeline}", "--text", "x", "--set", "wrods.gpu=1"], 1, ["wrods", "did you mean 'words'"]),
-        (["run", "{pipeline}", "--text", "x", "--no-speech", "--out", "x.wav"], 2, ["--no-speech"]),
-        (["run", "{pipeline}", "--text", "x", "--out", "{pipeline}"], 2, ["exists and is no WAV file"]),
-        (["run", "{pipeline}", "--text", "x", "--play"], 2, ["--play is for a chat", "--out - | aplay -"]),
-        (["chat", "{pipeline}"], 2, ["a chat needs a terminal"]),
-        (["config", "validate", "{folder}/broken.json"], 1, ["entry_stage", "nowhere"]),
-        (["plugins", "show", "nobody"], 1, ["nobody"]),
-        (["run", "{pipeline}", "--text", "x", "--option", "gpu=0"], 1, ["--option gpu: a config file has no options"]),
-        (
-            ["run", "{pipeline}", "--text", "x", "--set", "words.tp_size=0"],
-            1,
-            ["--set words.tp_size=0: stages[words].tp_size: must be at least 1"],
-        ),
-        (["config", "validate", "{folder}/misspelt.json"], 1, ["stages[words].facotry: unknown field; did you mean"]),
-        (
-            ["plan", "{pipeline}", "--set", "words.gpu=7", "--gpus", "1"],
-            1,
-            ["--set words.gpu=7: stages[words].gpu: GPU 7"],
-        ),
-        (
-            ["plan", "demo", "--option", "dtype=bf16"],
-            1,
-            ["--option dtype=bf16: there is no such dtype; did you mean 'bfloat16'?"],
-        ),
-        (["plan", "demo", "--option", "gpuu=1"], 1, ["--option gpuu: there is no such option; did you mean 'gpu'?"]),
-        (["plan", "dmeo"], 1, ["no pipeline is called 'dmeo'; did you mean 'demo'? (`omni pipelines`"]),
-        (["tiny-checkpoint", "qwen3", "/dev/null/x"], 1, ["/dev/null"]),
-        (["rnu"], 2, ["no such command 'rnu'; did you mean 'run'?"]),
-    ],
+    few(
+        [
+            (["run", "{pipeline}", "--text", "x", "--reference-text", "y"], 2, ["--reference FILE"]),
+            (["run", "{pipeline}", "--text", "x", "--reference", "/nowhere.wav"], 2, ["/nowhere.wav"]),
+            (["run", "nothing-like-it", "--text", "x"], 1, ["nothing-like-it", "omni pipelines"]),
+            (["run", "{pipeline}"], 2, ["nothing to answer"]),
+            (["run", "{pipeline}", "--image", "/nowhere.png"], 2, ["/nowhere.png"]),
+            (["run", "{pipeline}", "--text", "x", "--out", "/nowhere/x.wav"], 2, ["/nowhere"]),
+            (["run", "{pipeline}", "--text", "x", "--set", "wrods.gpu=1"], 1, ["wrods", "did you mean 'words'"]),
+            (["run", "{pipeline}", "--text", "x", "--no-speech", "--out", "x.wav"], 2, ["--no-speech"]),
+            (["run", "{pipeline}", "--text", "x", "--out", "{pipeline}"], 2, ["exists and is no WAV file"]),
+            (["run", "{pipeline}", "--text", "x", "--play"], 2, ["--play is for a chat", "--out - | aplay -"]),
+            (["chat", "{pipeline}"], 2, ["a chat needs a terminal"]),
+            (["config", "validate", "{folder}/broken.json"], 1, ["entry_stage", "nowhere"]),
+            (["plugins", "show", "nobody"], 1, ["nobody"]),
+            (
+                ["run", "{pipeline}", "--text", "x", "--option", "gpu=0"],
+                1,
+                ["--option gpu: a config file has no options"],
+            ),
+            (
+                ["run", "{pipeline}", "--text", "x", "--set", "words.tp_size=0"],
+                1,
+                ["--set words.tp_size=0: stages[words].tp_size: must be at least 1"],
+            ),
+            (
+                ["config", "validate", "{folder}/misspelt.json"],
+                1,
+                ["stages[words].facotry: unknown field; did you mean"],
+            ),
+            (
+                ["plan", "{pipeline}", "--set", "words.gpu=7", "--gpus", "1"],
+                1,
+                ["--set words.gpu=7: stages[words].gpu: GPU 7"],
+            ),
+            (
+                ["plan", "demo", "--option", "dtype=bf16"],
+                1,
+                ["--option dtype=bf16: there is no such dtype; did you mean 'bfloat16'?"],
+            ),
+            (
+                ["plan", "demo", "--option", "gpuu=1"],
+                1,
+                ["--option gpuu: there is no such option; did you mean 'gpu'?"],
+            ),
+            (["plan", "dmeo"], 1, ["no pipeline is called 'dmeo'; did you mean 'demo'? (`omni pipelines`"]),
+            (["tiny-checkpoint", "qwen3", "/dev/null/x"], 1, ["/dev/null"]),
+            (["rnu"], 2, ["no such command 'rnu'; did you mean 'run'?"]),
+        ],
+        8,
+    ),
 )
 def test_wrong_arguments_are_one_clear_message(
     pipeline: Path, arguments: list[str], code: int, words: list[str]
