@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +30,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
-FOLDERS = {each.name.replace("_", "-"): each for each in sorted([*ROOT.glob("omni_*"), *ROOT.glob("plugins/omni_*")])}
+PROJECTS = sorted([*ROOT.glob("omni_*/pyproject.toml"), *ROOT.glob("plugins/omni_*/pyproject.toml")])
+FOLDERS = {tomllib.loads(each.read_text())["project"]["name"]: each.parent for each in PROJECTS}
 NAMES = tuple(name for name in FOLDERS if name != "omni-sglang")  # SGLang's requirements conflict with the others'.
 EXAMPLES = [each for each in sorted((ROOT / "examples").iterdir()) if (each / "tests").is_dir()]
 TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
@@ -99,7 +101,11 @@ def pytest(session: nox.Session, *default: str, marked: str = "", **environment:
 
 def install_all(session: nox.Session) -> dict[str, str]:
     """Install every wheel and all tools, and return variables of the tests' environment."""
-    extras = {"omni-cli": "omni-cli[audio]", "omni-demo": "omni-demo[image]", "omni-serve": "omni-serve[silero]"}
+    extras = {
+        "omni-commands": "omni-commands[audio]",
+        "omni-demo": "omni-demo[image]",
+        "omni-serve": "omni-serve[silero]",
+    }
     install(session, *(extras.get(name, name) for name in NAMES), extra=TOOLS)
     session.run("omni", "plugins", "check", silent=True)
     # Only reference implementations import it, in processes of their own.
@@ -205,11 +211,11 @@ add("bare", "omni-core alone, on every supported Python: no torch, no plugin, an
 add("types", "mypy and pyright over a user's program.",
     "core", ("mypy", "pyright[nodejs]", *PYTEST), "tests/packaging/typed")
 add("old-plugin", "A plugin for the API level before this core's, and one for the level after, are left out and named.",
-    "core cli relay-shm", ("build", "hatchling"), "tests/packaging/old_plugin/check.py")
+    "core commands relay-shm", ("build", "hatchling"), "tests/packaging/old_plugin/check.py")
 add("kernels", "The Triton kernels in Triton's interpreter, and compiled for GPUs that are not there.",
     "core torch testing kernels", (*PYTEST, "triton==3.9.0"), "tests/omni_kernels", "-n", "2", TRITON_INTERPRET="1")
 add("ray", "Pipelines on a Ray cluster of three nodes on this machine.",
-    "core torch testing cli launchers[ray] relay-nixl qwen3 demo", (*PYTEST, NIXL), "tests/omni_launchers/ray")
+    "core torch testing commands launchers[ray] relay-nixl qwen3 demo", (*PYTEST, NIXL), "tests/omni_launchers/ray")
 add("attacks", "Attacks on `omni serve demo`, beside a tenant whose requests must all be answered.",
     "core demo serve", ("aiohttp", "websockets", "pillow"), "tests/attacks/run.py")
 add("faults", "The table of faults: what becomes of good requests beside harm of every kind.",
@@ -257,7 +263,7 @@ def dist(session: nox.Session, name: str) -> None:
 @nox.session(requires=BUILT)
 def lowest(session: nox.Session) -> None:
     """Qwen3-Omni with the lowest versions that our metadata allow, but torch as constraints.txt has it."""
-    names = ("omni-core", "omni-testing", "omni-cli", "omni-relay-shm", "omni-torch", "omni-qwen3")
+    names = ("omni-core", "omni-testing", "omni-commands", "omni-relay-shm", "omni-torch", "omni-qwen3")
     lines = re.findall(r"(?m)^torch==\S+$", (ROOT / "constraints.txt").read_text())
     for wheel in wheels(*names):
         with ZipFile(wheel) as archive:
@@ -321,7 +327,7 @@ def demo(session: nox.Session) -> None:
     with ThreadPoolExecutor(2) as pool:  # Unpacking torch takes longest.
         together = (("torch", "--no-deps"), ("hatchling", "transformers", "av"))
         list(pool.map(lambda names: session.install(*CONSTRAINTS, *names), together))
-    needed = "core cli media torch relay-kit relay-shm qwen3 demo"  # No compiled kernels: they are optional.
+    needed = "core commands media torch relay-kit relay-shm qwen3 demo"  # No compiled kernels: they are optional.
     session.install(*CONSTRAINTS, "--no-build-isolation", *(str(FOLDERS[f"omni-{name}"]) for name in needed.split()))
     arguments = session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"]
     session.run("omni", "run", *arguments)

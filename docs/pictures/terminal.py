@@ -1,7 +1,7 @@
 """Records docs/pictures/terminal.svg from a real run in a terminal: ``python docs/pictures/terminal.py``.
 
 The commands below are typed into a shell in a pseudo-terminal, a terminal emulator (pyte) keeps the screen, and rich draws
-what is on it at the end. Needs omni-demo, omni-cli, Pillow, pyte and rich.
+what is on it at the end. Needs omni-demo, omni-commands, Pillow, pyte and rich.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             "echo-big", "test_completion:unreadable", "more", interface=Interface(roles={"text": "writer"})
         ),
     ]
-    commands = PluginRecord("terminal", "omni-cli", "1.0", "m", components={"omni_commands": omni_commands()})
+    commands = PluginRecord("terminal", "omni-commands", "1.0", "m", components={"omni_commands": omni_commands()})
     mine = PluginRecord("p", "dist-p", "1.0", "m", components={"omni_pipelines": components})
     registry = PluginRegistry([mine, commands])
     for module in ("omni_cli.completion", "omni_cli.deploy.source", "omni_core.plugins"):

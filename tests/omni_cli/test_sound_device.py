@@ -84,7 +84,7 @@ async def test_a_player_that_is_closed_is_silent_at_once() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(SoundDeviceError, match=r"--play needs sounddevice: pip install 'omni-cli\[audio\]'"):
+    with pytest.raises(SoundDeviceError, match=r"--play needs sounddevice: pip install 'omni-commands\[audio\]'"):
         open_sounddevice("--play", "output")
     monkeypatch.setitem(sys.modules, "sounddevice", fake(devices=False))
     with pytest.raises(SoundDeviceError, match=r"no output device for sound .*--out FILE"):

@@ -14,7 +14,7 @@ OURS = [
     "omni-relay-nixl",
     "omni-relay-mooncake",
     "omni-relay-nccl",
-    "omni-cli",
+    "omni-commands",
     "omni-launchers",
     "omni-torch",
     "omni-kernels",

@@ -61,12 +61,12 @@ def test_a_command_of_another_distribution_is_named_with_it(monkeypatch: pytest.
 
 
 def test_a_command_of_a_disabled_plugin_is_told_from_one_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = PluginRecord("terminal", "omni-cli", "1", "m", PluginStatus.DISABLED, "OMNI_PLUGINS does not name it")
+    record = PluginRecord("terminal", "omni-commands", "1", "m", PluginStatus.DISABLED, "OMNI_PLUGINS does not name it")
     monkeypatch.setattr("omni_core.plugins.load_plugins", lambda: PluginRegistry([record]))
     answer = CliRunner().invoke(omni, ["plan"])
     assert answer.exit_code == 2
     assert (
-        "the command 'plan' comes with plugin 'terminal' of omni-cli 1, which is disabled: OMNI_PLUGINS does"
+        "the command 'plan' comes with plugin 'terminal' of omni-commands 1, which is disabled: OMNI_PLUGINS does"
         in answer.stderr
     )
     assert "pip install" not in answer.stderr

@@ -1,4 +1,4 @@
-"""``omni run`` as omni-core alone has it: one message, one reply, in a process without omni-cli."""
+"""``omni run`` as omni-core alone has it: one message, one reply, in a process without omni-commands."""
 
 from __future__ import annotations
 
@@ -68,20 +68,22 @@ def test_json_is_one_document_and_the_message_may_come_from_standard_input(pipel
 def test_speech_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "sing")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert "a notice\n1.00 s of speech; --out FILE, to keep it, comes with plugin 'cli' of omni-cli" in answer.stderr
+    assert (
+        "a notice\n1.00 s of speech; --out FILE, to keep it, comes with plugin 'cli' of omni-commands" in answer.stderr
+    )
 
 
 def test_an_image_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "draw")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert "\nan image; --out FILE, to keep it, comes with plugin 'cli' of omni-cli" in answer.stderr
+    assert "\nan image; --out FILE, to keep it, comes with plugin 'cli' of omni-commands" in answer.stderr
 
 
 def test_flags_of_a_plugin_are_told_to_be_its(pipeline: Path) -> None:
     answer = run(pipeline, "--text", "x", "--image", "a.png")
     assert answer.returncode == 2
     assert "--image" in answer.stderr
-    assert "come with plugin 'cli' of omni-cli" in answer.stderr
+    assert "come with plugin 'cli' of omni-commands" in answer.stderr
 
 
 def test_a_chat_without_its_plugin_says_what_to_install(pipeline: Path) -> None:
@@ -92,7 +94,7 @@ def test_a_chat_without_its_plugin_says_what_to_install(pipeline: Path) -> None:
         os.close(parent)
         os.close(child)
     assert answer.returncode == 2
-    assert "come with plugin 'cli' of omni-cli" in answer.stderr
+    assert "come with plugin 'cli' of omni-commands" in answer.stderr
 
 
 def test_what_is_given_twice_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Sources of the core alone: registered pipelines and whole configs, with settings; what needs omni-cli says so."""
+"""Sources of the core alone: registered pipelines and whole configs, with settings; what needs omni-commands says so."""
 
 from __future__ import annotations
 
@@ -102,16 +102,16 @@ def test_what_needs_a_service_says_so(arguments: tuple[Any, ...], expected: str)
     with pytest.raises(PluginError) as caught:
         resolved(*arguments)
     assert expected in str(caught.value)
-    assert "pip install omni-cli" in str(caught.value)
+    assert "pip install omni-commands" in str(caught.value)
 
 
 def test_a_deploy_file_and_a_variable_need_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text("pipeline: one\n")
-    with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-cli"):
+    with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-commands"):
         resolved(str(file))
     monkeypatch.setenv("OMNI_SET__ONLY__GPU", "1")
-    with pytest.raises(PluginError, match=r"OMNI_SET__ONLY__GPU: .* pip install omni-cli"):
+    with pytest.raises(PluginError, match=r"OMNI_SET__ONLY__GPU: .* pip install omni-commands"):
         resolved("one", "m")
     assert (
         resolved(evolve(pipeline("m"), runtime_overrides={})).stages[0].gpu is None

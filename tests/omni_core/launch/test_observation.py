@@ -84,7 +84,7 @@ async def test_concurrent_statistics_calls_share_an_answer() -> None:
 
 async def test_without_the_service_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
-    with pytest.raises(PluginError, match=r"profiles need the service .*: pip install omni-cli"):
+    with pytest.raises(PluginError, match=r"profiles need the service .*: pip install omni-commands"):
         await Pipeline().observation.profiling.start()
 
 
@@ -96,7 +96,7 @@ async def test_a_client_whose_profile_cannot_begin_is_told_why(monkeypatch: pyte
     [(endpoint, done)] = pipeline.sent
     pipeline.observation.close()
     assert endpoint == "ipc://client"
-    assert "pip install omni-cli" in done.problem
+    assert "pip install omni-commands" in done.problem
 
 
 async def test_health() -> None:

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans are made only where an application uses it and omni-cli is installed."""
+"""OpenTelemetry spans are made only where an application uses it and omni-commands is installed."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def test_a_provider_without_the_service_is_a_warning_that_names_it(
     monkeypatch.setattr("omni_core.services.load_plugins", lambda: PluginRegistry([]))
     with caplog.at_level(logging.WARNING):
         assert telemetry.telemetry("p") is None
-    assert "pip install omni-cli" in caplog.text
+    assert "pip install omni-commands" in caplog.text

@@ -17,7 +17,7 @@ def test_it_names_what_each_installed_distribution_provides(kind: str) -> None:
         if " " not in name:  # a command of a group
             provided.setdefault(record.distribution, set()).add(name)
     installed = {each: names for each, names in advice()[kind].items() if each in provided}
-    assert "omni-cli" in installed
+    assert "omni-commands" in installed
     assert installed == {each: sorted(provided[each]) for each in installed}
 
 

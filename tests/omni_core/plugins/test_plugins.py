@@ -292,7 +292,8 @@ def test_a_command_that_two_plugins_provide_is_told_by_check(install, omni) -> N
         found, shown = omni(*arguments)
         assert found == code
         assert (
-            "provided twice, unusable until one is uninstalled or disabled: command 'run': 'cli' of omni-cli" in shown
+            "provided twice, unusable until one is uninstalled or disabled: command 'run': 'cli' of omni-commands"
+            in shown
         )
 
 

@@ -108,7 +108,7 @@ async def test_without_the_service_a_worker_reports_why_it_records_nothing(
     worker.close()
     [report] = told
     assert report.process == "p"
-    assert "pip install omni-cli" in report.problem
+    assert "pip install omni-commands" in report.problem
 
 
 @pytest.mark.parametrize("is_broken", [True, False])

@@ -39,7 +39,7 @@ def test_help_starts() -> None:
 def test_a_command_of_another_distribution_says_what_to_install() -> None:
     answer = run_omni("plugins", "list")
     assert answer.returncode == 2, answer.stderr
-    assert "the command 'plugins' comes with omni-cli: pip install omni-cli" in answer.stderr
+    assert "the command 'plugins' comes with omni-commands: pip install omni-commands" in answer.stderr
 
 
 def test_omni_run_answers_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_omni_deploy_finds_is_an_error_that_names_it(
     monkeypatch.chdir(tmp_path)
     answer = run_omni("run", *arguments, "--text", "hello")
     assert answer.returncode == 1, answer.stderr
-    assert "pip install omni-cli" in answer.stderr
+    assert "pip install omni-commands" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -125,6 +125,6 @@ def test_a_script_that_closes_nothing_leaves_nothing(monkeypatch: pytest.MonkeyP
     said, missing, unrecorded, pids = answer.stdout.splitlines()
     assert said == "hello False ['hello']"
     assert "pip install omni-media" in missing
-    assert "pip install omni-cli" in unrecorded
+    assert "pip install omni-commands" in unrecorded
     assert pids
     assert not [pid for pid in pids.split() if Path("/proc", pid).exists()]

@@ -1,6 +1,6 @@
 """Checks that a plugin for the API level before this core's, and one for the level after, are left out and named.
 
-Run by ``nox -s old-plugin`` where omni-core, omni-cli, omni-relay-shm, build and hatchling are installed: it builds and installs both.
+Run by ``nox -s old-plugin`` where omni-core, omni-commands, omni-relay-shm, build and hatchling are installed: it builds and installs both.
 """
 
 from __future__ import annotations

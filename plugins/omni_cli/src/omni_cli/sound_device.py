@@ -1,4 +1,4 @@
-"""Loudspeaker and microphone, through sounddevice (PortAudio), which ``omni-cli[audio]`` installs."""
+"""Loudspeaker and microphone, through sounddevice (PortAudio), which ``omni-commands[audio]`` installs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_sounddevice(flag: str, kind: str) -> Any:
     try:
         module = importlib.import_module("sounddevice")
     except ImportError:
-        raise SoundDeviceError(f"{flag} needs sounddevice: pip install 'omni-cli[audio]'") from None
+        raise SoundDeviceError(f"{flag} needs sounddevice: pip install 'omni-commands[audio]'") from None
     except OSError as error:
         raise SoundDeviceError(f"{flag} needs PortAudio ({error}): apt-get install libportaudio2") from None
     try:
