@@ -40,7 +40,17 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
 TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
-TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-tensors", "loguru"]
+TOOLS += [
+    "aiohttp",
+    "pyzmq",
+    "openai",
+    "httpx2",
+    "schemathesis",
+    "compressed-tensors",
+    "loguru",
+    "espeakng-loader",
+    "pocketsphinx",
+]
 TOOLS += ["build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
@@ -65,10 +75,12 @@ def pythons() -> list[str] | None:
 def part(session: nox.Session, name: str) -> Iterator[None]:
     """Print the seconds, and the processor-minutes of children, that a block takes."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    yield
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    session.log(f"{name}: {time.monotonic() - began:.0f} s, {used / 60:.1f} processor-minutes")
+    try:
+        yield
+    finally:
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        session.log(f"{name}: {time.monotonic() - began:.0f} s, {used / 60:.1f} processor-minutes")
 
 
 def wheels(*names: str) -> list[str]:

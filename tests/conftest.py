@@ -24,9 +24,8 @@ else:  # how long an example takes says nothing where tests share processors
     settings.load_profile(os.environ.get("OMNI_EXAMPLES", "few"))
 
 os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(Path(__file__).parent / "helpers"), os.environ.get("PYTHONPATH")])
-)
+SHARED = [Path(__file__).parent / "helpers", Path(__file__).parents[1] / "examples/demo-training/src"]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, SHARED), os.environ.get("PYTHONPATH")]))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and every child does so too: tests of Ctrl-C would fail.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

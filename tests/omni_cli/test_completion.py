@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def unreadable(model_path: str, **options: object) -> PipelineConfig:
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "test_completion", sys.modules[__name__])
     options = {"dtype": "of every network", "chunk": "frames in a piece"}
     components = [
         PipelineComponent("echo", "test_completion:described", "says it back", options=options),

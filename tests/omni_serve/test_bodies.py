@@ -16,11 +16,12 @@ from omni_serve_clients import http_client, running_server
 from pydantic import BaseModel, ValidationError
 
 from omni_core import AsyncPipe
-from omni_serve import Settings, bodies, create_app, images
+from omni_serve import Settings, bodies, create_app
 from omni_serve.admin import create_admin_app
 from omni_serve.bodies import Base64, encoded
 from omni_serve.chat import ChatRequest
 from omni_serve.errors import ApiError
+from omni_serve.forms import typed
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.live import LiveStart
 from omni_serve.responses import ResponsesRequest
@@ -144,7 +145,7 @@ async def test_speech_over_sockets_counts_as_sessions(pipe: AsyncPipe) -> None:
 @pytest.mark.parametrize("value", ["[" * 9000, "[" * 100_000, "1" * 5000, " " * 20_000 + "1"])
 async def test_fields_of_forms_are_numbers_or_errors(value: str) -> None:
     with pytest.raises(ApiError, match="must be of the type integer"):
-        images._typed("n", value, "integer")
+        typed("n", value, "integer")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_each_component_gets_a_line_and_failures_a_reason(environment: dict[str,
     assert of("projection lost")[-1] == "no 1 FAILED"
     assert of("projection away")[-1] == "ok 1 skipped: module 'no_such_module' is not installed"
     assert of("projection misspelt")[-1] == of("projection unimportable")[-1] == "no 1 FAILED"
-    assert of("plugin mine") == ["no 6 passed, 1 FAILED"]  # its targets do not resolve
+    assert of("plugin mine") == ["no 7 passed, 1 FAILED"]  # its targets do not resolve
     assert any(line.startswith("-") and "projection bare" in line for line in lines)
     assert "test_it_leaves_its_input_as_it_is" in done.stdout
     assert "which other stages get too" in done.stdout

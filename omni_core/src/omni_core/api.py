@@ -1,4 +1,4 @@
-"""What plugins import: the names that models, relays, schedulers, launchers and functions of stages are written with.
+"""Public names of the core: those that models, relays, schedulers, launchers and functions of stages are written with.
 
 The API levels (:mod:`omni_core.plugins.levels`) cover these names and no others of this package. Each is imported when it is first asked
 for, so that the light module of a plugin stays light.

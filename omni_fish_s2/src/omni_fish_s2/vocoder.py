@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder
 from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
-from omni_torch.api import vocoder_stage
+from omni_torch.api import VocoderScheduler
 
 FRAMES_PER_PASS = {"cpu": 64}
 """The number of frames, over all streams, of one pass on a CPU, beyond which they exceed its caches; unlimited
@@ -63,4 +61,18 @@ class Vocoder:
         return [wave.clone() for wave in batch]
 
 
-create_vocoder = partial(vocoder_stage, Vocoder, chunk=20)
+def create_vocoder(
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    initial_chunk: int = 4,
+    chunk: int = 20,
+    growth: float | None = 1.0,
+    max_running: int | None = None,
+    policy: str | None = None,
+) -> VocoderScheduler[StreamState]:
+    """The vocoder stage; see :class:`VocoderScheduler` for the options."""
+    vocoder = Vocoder(model_path, device=device, dtype=dtype)
+    return VocoderScheduler(
+        vocoder, initial_chunk=initial_chunk, chunk=chunk, growth=growth, max_running=max_running, policy=policy
+    )

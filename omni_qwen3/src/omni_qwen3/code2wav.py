@@ -7,8 +7,6 @@ gap is left.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from attrs import define, field
 
@@ -16,7 +14,7 @@ from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code2wav_network import Code2Wav, Window
 from omni_qwen3.config import read_config
-from omni_torch.api import vocoder_stage
+from omni_torch.api import VocoderScheduler
 
 
 @define(eq=False)
@@ -89,4 +87,18 @@ class Vocoder:
         return made
 
 
-create_code2wav = partial(vocoder_stage, Vocoder)
+def create_code2wav(
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    initial_chunk: int = 4,
+    chunk: int = 24,
+    growth: float | None = 1.0,
+    max_running: int | None = None,
+    policy: str | None = None,
+) -> VocoderScheduler[Utterance]:
+    """The stage; see :class:`VocoderScheduler` and :class:`Vocoder` for the options."""
+    vocoder = Vocoder(model_path, device=device, dtype=dtype)
+    return VocoderScheduler(
+        vocoder, initial_chunk=initial_chunk, chunk=chunk, growth=growth, max_running=max_running, policy=policy
+    )

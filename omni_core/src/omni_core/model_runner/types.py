@@ -41,7 +41,7 @@ class RandomStream:
 _MASK = 2**64 - 1
 
 FinishReason = Literal["stop", "length", "abort"]
-"""How a request ended: by itself, at its most tokens, or given up."""
+"""End of a request: by itself, at its most tokens, or given up."""
 
 
 @frozen(kw_only=True)

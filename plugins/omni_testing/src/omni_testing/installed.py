@@ -24,7 +24,7 @@ from omni_testing import PipelineStructureConformance, PluginConformance, RelayC
 
 Attributes = dict[str, Any]
 
-_WITHOUT_SUITES = ("omni_kernels", "omni_commands")
+_WITHOUT_SUITES = ("omni_kernels", "omni_commands", "omni_services")
 """Hooks of which ``PluginConformance`` tests all that can be tested."""
 
 

@@ -1,4 +1,4 @@
-"""What models, kernels and engines in PyTorch import of this distribution; nothing else of it is public.
+"""Public names of this distribution, for models, kernels and engines in PyTorch.
 
 The level of this interface is an entry point of the group ``omni.apis``; a plugin names those that it works with, as ``[torch-1]``.
 Each name is imported when it is first asked for: a module that describes a pipeline can take names from here without loading torch.
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from omni_torch.sampling.parameters import sampling_parameters
     from omni_torch.sampling.sample import sample, sampling_from
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
-    from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler, vocoder_stage
+    from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler
 
 __all__ = [
     # Model runners, and what they share
@@ -106,7 +106,7 @@ __all__ = [
     "to_device", "extend", "indices", "packed_batch", "prompt_runs", "sampled_rows", "KeyValues", "DecoderModel",
     "SpokenText", "SpokenTextRunner",
     # Schedulers: work in steps, sound, and loops of one's own
-    "StepScheduler", "Vocoder", "VocoderScheduler", "vocoder_stage", "AutoregressiveLoop", "LoopedScheduler",
+    "StepScheduler", "Vocoder", "VocoderScheduler", "AutoregressiveLoop", "LoopedScheduler",
     "StepResult", "run_batch",
     # Sampling: parameters of requests, and where a text ends
     "sampling_parameters", "sample", "sampling_from", "StopStrings", "StopTokens", "Detokenizer", "Written",
@@ -187,7 +187,7 @@ _HOMES = {
     "omni_torch.sampling.parameters": "sampling_parameters",
     "omni_torch.sampling.sample": "sample sampling_from",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
-    "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler vocoder_stage",
+    "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler",
 }
 """By module, the names that come from it."""
 

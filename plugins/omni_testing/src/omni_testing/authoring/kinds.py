@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 TORCH_LEVEL = "torch-1"
-"""What the entry point of a plugin that imports ``omni_torch.api`` declares."""
+"""Levels that the entry point of a plugin that imports ``omni_torch.api`` declares."""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""What the writers of tiny checkpoints share."""
+"""Functions that the writers of tiny checkpoints share."""
 
 from __future__ import annotations
 

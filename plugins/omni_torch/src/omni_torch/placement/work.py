@@ -183,7 +183,7 @@ def sound_decoder(width: int, rates: Sequence[int], rows: int) -> PassWork:
 
 
 Work = DecoderWork | PassWork
-"""What a stage computes for a request."""
+"""Work of a stage for a request."""
 
 
 @frozen

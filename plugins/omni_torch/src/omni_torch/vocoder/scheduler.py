@@ -309,25 +309,3 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         if self._policy is not None:
             self._heard[request_id] = state
         self.emit(request_id, piece)
-
-
-def vocoder_stage(
-    kind: Callable[..., Vocoder[Stream]],
-    model_path: str,
-    device: str = "cpu",
-    dtype: str = "float32",
-    initial_chunk: int = 4,
-    chunk: int = 24,
-    growth: float | None = 1.0,
-    max_running: int | None = None,
-    policy: str | None = None,
-) -> VocoderScheduler[Stream]:
-    """Return the stage of a vocoder, ``kind(model_path, device=..., dtype=...)``; see :class:`VocoderScheduler` for the options."""
-    return VocoderScheduler(
-        kind(model_path, device=device, dtype=dtype),
-        initial_chunk=initial_chunk,
-        chunk=chunk,
-        growth=growth,
-        max_running=max_running,
-        policy=policy,
-    )
