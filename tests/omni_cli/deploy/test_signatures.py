@@ -10,7 +10,8 @@ import pytest
 from omni_cli.deploy.signatures import definition, parameters, source_tree
 
 SOURCE = """
-from other_parts import Base, make as build, Fields
+from lazy_parts import Base
+from other_parts import make as build, Fields
 SIZE = 4
 
 def plain(model_path, /, device="cpu", *rest, size=SIZE, **more): ...
@@ -39,10 +40,19 @@ def wrapped(a): ...
 """
 
 
+LAZY = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from other_parts import Base
+def __getattr__(name): ...
+"""
+
+
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some_parts.py").write_text(SOURCE)
     (tmp_path / "other_parts.py").write_text(OTHER)
+    (tmp_path / "lazy_parts.py").write_text(LAZY)
     (tmp_path / "no_parts.py").write_text("def (")
     (tmp_path / "in_circles.py").write_text("from in_circles import f\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from omni_core.references import find, normalize
@@ -50,7 +51,7 @@ def _source(node: ast.expr | None) -> str | None:
 def _definition(module: str, names: list[str], most: int = 16) -> tuple[str, ast.ClassDef | ast.FunctionDef] | None:
     """Find the class or function of a dotted name, with the module where it is; ``most``: imports and base classes that are followed."""
     tree = source_tree(module) if most else None
-    for node in reversed(tree.body if tree is not None else []):
+    for node in reversed(list(_statements(tree.body if tree is not None else []))):
         if isinstance(node, ast.ImportFrom) and not node.level and node.module:
             for alias in node.names:
                 if names[0] == (alias.asname or alias.name):
@@ -70,6 +71,15 @@ def _definition(module: str, names: list[str], most: int = 16) -> tuple[str, ast
                     return found
             return None
     return None
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, and those under ``if TYPE_CHECKING``, where a module that exports lazily imports its names."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _statements(node.body)
+        else:
+            yield node
 
 
 @cache
