@@ -66,7 +66,8 @@ def return_type(function: Any) -> str:
 
 
 def subclasses(cls: type) -> list[type]:
-    return sorted(cls.__subclasses__(), key=lambda each: each.__name__)
+    own = (each for each in cls.__subclasses__() if each.__module__ == cls.__module__)  # not those of plugins
+    return sorted(own, key=lambda each: each.__name__)
 
 
 def probe_type() -> str:
