@@ -124,7 +124,7 @@ __all__ = [
     "EndpointsConfig", "LauncherConfig", "PipelineConfig", "RelayConfig", "RequestDefaults", "RequestLimits",
     "RestartConfig", "StageConfig", "DoesNotFitError", "Machine", "Placement", "Edge", "compose", "expanded", "AUTO",
     "Budget", "gib", "parse_bytes",
-    # What a pipeline can do: its roles, the parameters of requests, and their checks
+    # Interfaces: roles of stages, parameters of requests, and their checks
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
     # Requests and what stages answer

@@ -42,7 +42,7 @@ class FairQueue(Generic[T]):
         Args:
             most: the places that requests of this key may have at once.
         """
-        # Where there is room, whoever waits has all the places that its key may have.
+        # While there is room, a request waits only if its key has all the places that it may have.
         if self.running < self.room and self.of_key[key] < most:
             self._run(key)
             return True
