@@ -109,7 +109,8 @@ OPTIMIZE = "plan demo --optimize --slo ttfa=1"
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (f"{OPTIMIZE} --rate 1", "Missing option '--devices'"),
+        ("simulate demo", "--devices is missing; say which GPUs may be used, such as 2x80GiB"),
+        (f"{OPTIMIZE} --rate 1", "--devices is missing; say which GPUs may be used, such as 2x80GiB"),
         (f"{OPTIMIZE} --devices 1x80GiB", "one of --rate, --concurrency and --conversations"),
         (f"{OPTIMIZE} --devices 1x80GiB --rate fast", "such as 20/s"),
         (f"{OPTIMIZE} --devices 1x80GiB --rate 1 --out no/such/f.yaml", "there is no folder"),

@@ -17,12 +17,18 @@ from omni_planner.estimate import Device, Estimate, estimate
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+def _devices(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is None and not context.resilient_parsing:
+        raise click.UsageError("--devices is missing; say which GPUs may be used, such as 2x80GiB or 2xh100")
+    return value
+
+
 def with_estimate(command: Command) -> Command:
     """Add the options that describe an estimate and its load."""
     for option in reversed(
         [
             click.option(
-                "--devices", required=True, metavar="[HOSTSx]GPUSxSIZE",
+                "--devices", callback=_devices, metavar="[HOSTSx]GPUSxSIZE",
                 help="GPUs that may be used: 2x80GiB, 2xh100; with --optimize also hosts, 300x8xh100.",
             ),
             click.option(

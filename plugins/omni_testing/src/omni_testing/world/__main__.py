@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
+
+import click
 
 from omni_testing.world import Broken, World
 
 
-def main() -> int:
-    first, count = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+@click.command()
+@click.argument("first", metavar="SEED", type=int)
+@click.argument("count", type=click.IntRange(min=1), default=1)
+def main(first: int, count: int) -> None:
+    """Run the world of a seed and print what happened in it; or COUNT worlds, from that seed on."""
     begin, broken = time.process_time(), 0
     for seed in range(first, first + count):
         try:
@@ -22,8 +26,8 @@ def main() -> int:
             print(world)
     seconds = time.process_time() - begin
     print(f"{count} worlds in {seconds:.1f} s of one core; {broken} broken")
-    return min(broken, 1)
+    raise SystemExit(min(broken, 1))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
