@@ -242,7 +242,7 @@ def sglang(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_sglang/constraints.txt")
     session.install("-c", pins, "torch", "pytest-xdist")
     session.install("--no-deps", "-r", pins)  # Its other requirements are kernels for GPUs.
-    ours = ["core", "cli", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
+    ours = ["core", "commands", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
     session.install("--no-deps", "--force-reinstall", *wheels(*(f"omni-{name}" for name in ours)))
     pytest(session, "tests/omni_sglang", "-n", "2", "--dist", "worksteal", OMNI_ORACLE_PACKAGES="")
 

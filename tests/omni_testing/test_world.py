@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_a_seed_is_the_same_world_whatever_the_hashes_of_strings_are() -> None:
     ]
     assert told[0] == told[1]
     assert b"has its results" in told[0]
+
+
+@pytest.mark.parametrize("seed", [246, 291])
+def test_nothing_of_a_world_runs_after_it(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    gc.collect()
+    caplog.clear()
+    World(seed).run()
+    gc.collect()
+    assert caplog.messages == []
 
 
 def test_an_exit_of_a_balance_that_ends_the_runner_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

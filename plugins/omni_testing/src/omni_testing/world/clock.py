@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import inspect
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from random import Random
 from typing import Any
@@ -104,13 +104,20 @@ class Loop:
         self.frozen_until = 0.0
 
     def end(self) -> None:
-        """Make no call any more: the process has died."""
+        """Make no call any more: the process has died. What its tasks held stays as it was."""
         self.is_alive = False
         self._ready.clear()
-        for task in self._tasks:
-            coroutine: Any = task.get_coro()
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # asyncio would complain
-                coroutine.close()
+
+    def discard(self) -> None:
+        """Close what the tasks were doing, now and in this loop: else garbage collection does, at any time and in any other."""
+        self.end()
+        events._set_running_loop(self)  # type: ignore[arg-type]
+        try:
+            for task in self._tasks:
+                with suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+        finally:
+            events._set_running_loop(None)
         self._tasks.clear()
 
     def put(self, handle: Handle) -> None:

@@ -117,8 +117,8 @@ class World:
                     raise self.failure
                 self.expect(self.is_finished, f"still not over after {self.clock.now:.0f} s: {self._unfinished()}")
             finally:
-                for loop in (self.parent, *(process.loop for process in self.processes if process.is_alive)):
-                    loop.end()
+                for loop in (self.parent, *(process.loop for process in self.processes)):
+                    loop.discard()
         return self
 
     def _begin(self) -> None:
