@@ -18,6 +18,7 @@ from zipfile import ZipFile
 
 import nox
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
@@ -221,7 +222,7 @@ def add(name: str, doc: str, ours: str, extra: Iterable[str], *command: str, **e
 add("bare", "omni-core alone, on every supported Python: no torch, no plugin, and plain functions still make a pipeline.",
     "core", PYTEST, "tests/packaging/bare")
 add("types", "mypy and pyright over a user's program.",
-    "core", ("mypy", "pyright[nodejs]", *PYTEST), "tests/packaging/typed")
+    "core qwen3 fish-s2", ("mypy", "pyright[nodejs]", *PYTEST), "tests/packaging/typed")
 add("old-plugin", "A plugin for the API level before this core's, and one for the level after, are left out and named.",
     "core commands relay-shm", ("build", "hatchling"), "tests/packaging/old_plugin/check.py")
 add("kernels", "The Triton kernels in Triton's interpreter, and compiled for GPUs that are not there.",
@@ -277,14 +278,17 @@ def lowest(session: nox.Session) -> None:
     """Qwen3-Omni with the lowest versions that our metadata allow, but torch as constraints.txt has it."""
     names = ("omni-core", "omni-testing", "omni-commands", "omni-relay-shm", "omni-torch", "omni-qwen3")
     lines = re.findall(r"(?m)^torch==\S+$", (ROOT / "constraints.txt").read_text())
+    bounds = dict[str, Version]()
     for wheel in wheels(*names):
         with ZipFile(wheel) as archive:
             metadata = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
             needs = HeaderParser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
         for need in map(Requirement, needs):
             if "extra" not in str(need.marker) and not need.name.startswith(("omni-", "torch")):
-                lines += [f"{need.name}=={each.version}" for each in need.specifier if each.operator == ">="]
-    (Path(session.create_tmp()) / "lowest.txt").write_text("\n".join(dict.fromkeys(lines)) + "\n")
+                found = [Version(each.version) for each in need.specifier if each.operator == ">="]
+                bounds[need.name] = max([*found, bounds.get(need.name, Version("0"))])
+    lines += [f"{name}=={version}" for name, version in bounds.items() if version > Version("0")]
+    (Path(session.create_tmp()) / "lowest.txt").write_text("\n".join(lines) + "\n")
     install(session, *names, bounds=("-c", str(Path(session.create_tmp()) / "lowest.txt")))
     session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
 

@@ -22,7 +22,7 @@ def blocking(picture: bytes) -> None:
         for piece in pipe.chat([{"role": "user", "content": "Hello"}], stream=True):
             if isinstance(piece, omni.TextPiece):
                 assert_type(piece.text, str)
-            else:
+            elif isinstance(piece, omni.AudioPiece):
                 assert_type(piece.seconds, float)
         spoken = pipe.speak("Good morning", voice=omni.Recording("me.wav", "what is said in it"))
         assert_type(spoken, omni.Reply)

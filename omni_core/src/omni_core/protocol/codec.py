@@ -200,7 +200,8 @@ class _Encoder:
             check_limits(value)
         try:
             if type(value) in names:
-                whole: bytes = msgpack.Packer(buf_size=_PACK_BUFFER_BYTES).pack_ext_type(_ATTRS, self._fields(value))
+                extension = msgpack.ExtType(_ATTRS, self._fields(value))
+                whole: bytes = msgpack.Packer(buf_size=_PACK_BUFFER_BYTES).pack(extension)
                 return whole
             return self._pack(value)
         except (CodecError, TypeError, ValueError, OverflowError, RecursionError) as error:
