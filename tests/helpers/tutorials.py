@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import site
 import subprocess
+import sys
+import venv
 from pathlib import Path
 
+import pytest
 from attrs import define
 
 FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -43,6 +48,29 @@ class Reader:
         self.folder = Path(where.read_text().strip())
         where.unlink()
         return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def reader(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """Make their environment, which sees the packages of this one; packages that they install stay in it."""
+    home = tmp_path / "environment"
+    venv.create(home, symlinks=True, with_pip=False)
+    packages = next((home / "lib").glob("python*")) / "site-packages"
+    ours = [path for path in dict.fromkeys([*site.getsitepackages(), *sys.path]) if path.endswith("site-packages")]
+    packages.joinpath("ours.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in ours))
+    omni = home / "bin" / "omni"
+    omni.write_text(f"#!{home / 'bin' / 'python'}\nfrom omni_core.cli import main\nmain()\n")
+    omni.chmod(0o755)
+    settings = {
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        # Hatchling is here, and so is everything that the tutorials' projects need. (pip reads 0 as "no isolation".)
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "XDG_CACHE_HOME": str(tmp_path_factory.getbasetemp() / "cache"),  # random checkpoints are written to it once
+    }
+    (tmp_path / "home").mkdir()
+    return Reader(tmp_path / "home", {**os.environ, **settings})
 
 
 def follow(page: Path, reader: Reader) -> None:

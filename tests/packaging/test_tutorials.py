@@ -10,51 +10,20 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import site
-import sys
-import venv
 from pathlib import Path
 
 import psutil
 import pytest
-from tutorials import Reader, check, follow
+from tutorials import Reader, check, follow, reader
 
 from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
 
+__all__ = ["reader"]
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "omni-pipeline-chat-echo"
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once: random checkpoints are written to it."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def reader(tmp_path: Path, cache: Path) -> Reader:
-    """Make their environment, which sees the packages of this one; packages that they install stay in it."""
-    home = tmp_path / "environment"
-    venv.create(home, symlinks=True, with_pip=False)
-    packages = next((home / "lib").glob("python*")) / "site-packages"
-    ours = [path for path in dict.fromkeys([*site.getsitepackages(), *sys.path]) if path.endswith("site-packages")]
-    packages.joinpath("ours.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in ours))
-    omni = home / "bin" / "omni"
-    omni.write_text(f"#!{home / 'bin' / 'python'}\nfrom omni_core.cli import main\nmain()\n")
-    omni.chmod(0o755)
-    settings = {
-        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        # Hatchling is here, and so is everything that the tutorials' projects need. (pip reads 0 as "no isolation".)
-        "PIP_NO_BUILD_ISOLATION": "0",
-        "PIP_NO_INDEX": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "XDG_CACHE_HOME": str(cache),
-    }
-    (tmp_path / "home").mkdir()
-    return Reader(tmp_path / "home", {**os.environ, **settings})
 
 
 @pytest.mark.timeout(240)
