@@ -1,4 +1,4 @@
-"""Defined behaviour in cases where the reference crashes (docs/decisions/0028-qwen3-omni.md)."""
+"""Defined behaviour in cases where the reference crashes (docs/decisions/0028-qwen-omni.md)."""
 
 from __future__ import annotations
 

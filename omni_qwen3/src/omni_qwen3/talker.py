@@ -1,7 +1,7 @@
 """The talker stage: turns the thinker's stream into codec frames.
 
 Dataflow and row layout follow the reference's ``generate`` (transformers 5.23). Edge cases that the reference leaves
-undefined are described in ``docs/decisions/0028-qwen3-omni.md``.
+undefined are described in ``docs/decisions/0028-qwen-omni.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The talker stage: turns the thinker's stream into codes of speech.
 
-Dataflow and row layout follow the reference's ``generate`` (transformers 5.23); see ``docs/decisions/0029-qwen25-omni.md``.
+Dataflow and row layout follow the reference's ``generate`` (transformers 5.23); see ``docs/decisions/0028-qwen-omni.md``.
 """
 
 from __future__ import annotations
