@@ -1,5 +1,5 @@
 """Writes the pages of docs/reference from the code that they describe: Python interface, hookspecs, contracts, conformance suites,
-config, commands; the request parameters on the pages of the models, and the list of decision records.
+config, commands, request parameters of models; and the list of decision records.
 
 ``python docs/generate.py`` writes them, ``--check`` only says which are not current. The pages are committed, so that they can be
 read without building anything. Every distribution of this repository must be installed. This file says what is described;
@@ -17,7 +17,7 @@ from generator.commands import cli_page
 from generator.config import config_page
 from generator.contracts import contracts_page
 from generator.hooks import hooks_page
-from generator.models import decisions_page, model_page
+from generator.models import decisions_page, requests_page
 
 from omni_core.launch.prepare import ENVIRONMENT
 
@@ -186,19 +186,19 @@ CONFORMANCE = {
     ]
 }
 
-MODEL_PAGES = {"qwen3-omni": "qwen3-omni.md", "fish-s2": "fish-s2.md"}
-"""The pages with a part that describes the requests of a pipeline, between two comments."""
+PIPELINES = ["qwen3-omni", "qwen25", "fish-s2", "qwen-image"]
+"""The pipelines whose requests are described."""
 
 
 def pages() -> dict[Path, str]:
     """Every page by its file."""
     return {
-        **{DOCS / file: model_page(name, DOCS / file) for name, file in MODEL_PAGES.items()},
         DOCS / "decisions.md": decisions_page(DOCS / "decisions"),
         REFERENCE / "python.md": contracts_page("Python interface", PYTHON_TEXT, PYTHON),
         REFERENCE / "hooks.md": hooks_page(),
         REFERENCE / "config.md": config_page(VARIABLES),
         REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "requests.md": requests_page(PIPELINES),
         REFERENCE / "contracts.md": contracts_page("Contracts", CONTRACTS_TEXT, CONTRACTS),
         REFERENCE / "conformance.md": contracts_page("Conformance suites", CONFORMANCE_TEXT, CONFORMANCE),
     }

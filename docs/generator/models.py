@@ -1,4 +1,4 @@
-"""The part of a model's page that says what its pipeline takes, and the list of decision records."""
+"""The page that says what pipelines take, and the list of decision records."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import Any
 from generator.text import page
 from omni_core.plugins import load_plugins
 
-BEGIN, END = "<!-- begin: written by docs/generate.py -->\n", "<!-- end -->\n"
 
-
-def model_page(pipeline: str, path: Path) -> str:
-    """The page with its generated part written anew.
-
-    Raises:
-        ValueError: the comments around that part are missing.
-    """
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} needs a line {BEGIN.strip()} and then a line {END.strip()}")
-    components = [each for each, _ in load_plugins().components("omni_pipelines") if each.name == pipeline]
-    return before + begin + "\n" + "\n\n".join(request_parts(components[0])) + "\n\n" + end + after
+def requests_page(pipelines: list[str]) -> str:
+    """The page with a section for each pipeline."""
+    components = {each.name: each for each, _ in load_plugins().components("omni_pipelines")}
+    parts = [f"## {name}\n\n" + "\n\n".join(request_parts(components[name])) for name in pipelines]
+    text = (
+        "What a request to a pipeline may have, and the options with which the pipeline is opened. "
+        "`omni pipelines NAME` prints the same of any installed pipeline."
+    )
+    return page(["# Requests and options of pipelines", text, *parts])
 
 
 def request_parts(component: Any) -> Iterator[str]:
