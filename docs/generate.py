@@ -94,7 +94,8 @@ PYTHON = {
 
 CONTRACTS_TEXT = (
     "Every class and function that a plugin implements, is given or calls, with its methods. The pages about "
-    "[stages](../stages.md), [models](../models.md), [relays](../first-relay.md) and [kernels](../kernels.md) show them in use."
+    "[stages](../stages.md), [models](../models.md), [relays](../first-relay.md), [launchers](../launchers.md) and "
+    "[kernels](../kernels.md) show them in use."
 )
 
 CONTRACTS = {
@@ -129,6 +130,13 @@ CONTRACTS = {
         "omni_core.relay.base:RelayOptions",
         "omni_relay_kit.bounded_pool:BoundedPool",
         "omni_relay_kit.pull_relay:PulledRelay",
+    ],
+    "Launchers": [
+        "omni_core.machines.launcher:Launcher",
+        "omni_core.machines.launcher:LauncherOptions",
+        "omni_core.machines.launcher:Need",
+        "omni_core.machines.launcher:Grant",
+        "omni_core.machines.launcher:Machine",
     ],
     "Model runners": [
         "omni_core.model_runner:ModelRunner",
