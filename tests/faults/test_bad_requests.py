@@ -189,7 +189,7 @@ async def test_data_that_looks_like_codec_internals_stays_data(folder: Path) -> 
         {"__ext__": [7, b"x"]},
         {"relay_metadata": ["slot", 1], "header": b"\x93", "is_stream": True},
         {"request_id": "r", "error": {"stage": "work"}},
-        "omni_core.protocol.messages.ShutdownMessage",
+        "omni_core.protocol.process_messages.ShutdownMessage",
         ["omni_core.protocol.messages.AbortMessage", "r"],
     ]
     async with watched(branching(folder), right_branching) as (pipeline, load):

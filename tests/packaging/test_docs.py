@@ -234,7 +234,8 @@ def test_names_on_the_page_about_request_flow_exist() -> None:
 
 
 def test_the_diagrams_name_messages_that_exist() -> None:
-    messages = set(names_in(ROOT / "omni_core" / "src" / "omni_core" / "protocol" / "messages.py"))
+    protocol = ROOT / "omni_core" / "src" / "omni_core" / "protocol"
+    messages = {name for path in protocol.glob("*messages.py") for name in names_in(path)}
     diagrams = "".join(blocks(DOCS / "how-a-request-flows.md", "mermaid"))
     named = set(re.findall(r"\b[A-Z]\w+(?:Message|Report)\b", diagrams))
     assert {"SubmitMessage", "DataReadyMessage", "PeerDownReport"} <= named

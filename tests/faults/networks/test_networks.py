@@ -16,7 +16,7 @@ from network_harness import Network, ask, joining, network_relays, serves_again,
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import LauncherConfig
 from omni_core.errors import ConfigError, RequestFailedError
-from omni_core.protocol.messages import PeerCutReport
+from omni_core.protocol.process_messages import PeerCutReport
 
 pytestmark = pytest.mark.full
 

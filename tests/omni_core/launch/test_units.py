@@ -7,7 +7,7 @@ from typing import Any
 
 from omni_core.launch.units import Units
 from omni_core.processes.restarts import UnitState
-from omni_core.protocol.messages import PeerFailedMessage, PeerUpMessage
+from omni_core.protocol.process_messages import PeerFailedMessage, PeerUpMessage
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 
 

@@ -11,7 +11,8 @@ from attrs import evolve
 
 from omni_core.processes import deaths
 from omni_core.processes.deaths import DeathReport, Deaths, concerns
-from omni_core.protocol.messages import OmniRequest, PeerDownReport
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.process_messages import PeerDownReport
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 from omni_core.stage.active_requests import DONE, PAYLOAD
 

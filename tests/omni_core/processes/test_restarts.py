@@ -19,7 +19,7 @@ from omni_core.processes.actions import (
     UnitState,
 )
 from omni_core.processes.restarts import ABORT_GRACE_SECONDS, COMPUTE_SECONDS, LAST_MESSAGE_SECONDS, STALL_SECONDS, Unit
-from omni_core.protocol.messages import RunningCompute
+from omni_core.protocol.process_messages import RunningCompute
 
 POLICY = RestartConfig(limit=3, window=60.0, backoff=0.5, backoff_limit=1.5)
 

@@ -11,7 +11,8 @@ import pytest
 
 from omni_core.control.plane import ControlPlane
 from omni_core.processes.worker import Worker
-from omni_core.protocol.messages import ErrorInfo, PeerLeftMessage, PingMessage, ProfileMessage
+from omni_core.protocol.messages import ErrorInfo, ProfileMessage
+from omni_core.protocol.process_messages import PeerLeftMessage, PingMessage
 from omni_core.protocol.specs import ProcessSpec, RelaySpec, StageSpec
 from omni_core.relay.base import RelayOptions
 

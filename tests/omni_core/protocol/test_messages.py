@@ -6,7 +6,7 @@ from types import ModuleType
 
 import attrs
 
-from omni_core.protocol import messages, registry, specs
+from omni_core.protocol import messages, operation_messages, process_messages, registry, specs
 from omni_torch.processes import ranks
 
 RANKS = [ranks.ItemMessage, ranks.WorkMessage, ranks.RankError]
@@ -22,6 +22,7 @@ def made_in(module: ModuleType) -> list[type]:
 
 
 def test_every_message_is_registered() -> None:
-    made = [*made_in(messages), *made_in(specs), *RANKS]
+    modules = (messages, operation_messages, process_messages, specs)
+    made = [*(each for module in modules for each in made_in(module)), *RANKS]
     assert len(made) > 40
     assert not [message for message in made if message not in registry.names]

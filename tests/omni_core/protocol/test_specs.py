@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.protocol.messages import PeerJoinedMessage
+from omni_core.protocol.process_messages import PeerJoinedMessage
 from omni_core.protocol.specs import ProcessSpec
 
 

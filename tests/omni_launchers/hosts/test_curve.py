@@ -19,7 +19,7 @@ from omni_core.control import faults
 from omni_core.control.framing import frame
 from omni_core.control.plane import ControlPlane
 from omni_core.protocol.codec import decode, encode_split
-from omni_core.protocol.messages import PeerUpMessage
+from omni_core.protocol.process_messages import PeerUpMessage
 from omni_launchers.hosts import messages, versions
 from omni_launchers.hosts.curve import PIECE_BYTES, CurveKeys, CurveNetwork, open_listener
 from omni_launchers.hosts.server import HostServer

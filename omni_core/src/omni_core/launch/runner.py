@@ -35,7 +35,7 @@ from omni_core.observe.telemetry import telemetry
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.processes.run_directory import DirectoryCleaner, restore_directory, run_directory
 from omni_core.processes.supervisor import Supervisor
-from omni_core.protocol import messages
+from omni_core.protocol import messages, process_messages
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.operation_messages import OperationCancel, OperationDone, OperationRequest
 
@@ -200,7 +200,7 @@ class MultiProcessPipelineRunner:
         self.control.renew()
         for unit in self._units.values():
             for process in unit.spec.processes if unit.life.serves else ():
-                self.control.tell(process.endpoint, messages.ListenAgainMessage())
+                self.control.tell(process.endpoint, process_messages.ListenAgainMessage())
 
     def _begin_work(self) -> None:
         """The first request has come to an idle pipeline."""
@@ -275,7 +275,7 @@ class MultiProcessPipelineRunner:
             for unit in self._units.values():
                 if unit.life.serves:
                     for process in unit.processes:
-                        self.control.tell(process.spec.endpoint, messages.ShutdownMessage())
+                        self.control.tell(process.spec.endpoint, process_messages.ShutdownMessage())
                 unit.begin_stop()
             await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
             self._units.clear()

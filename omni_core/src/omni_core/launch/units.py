@@ -16,7 +16,7 @@ from omni_core.processes.actions import UnitState
 from omni_core.processes.deaths import Deaths
 from omni_core.processes.heartbeat import Heartbeat
 from omni_core.processes.supervisor import Role, Supervisor
-from omni_core.protocol import messages
+from omni_core.protocol import messages, process_messages
 from omni_core.protocol.specs import ProcessSpec
 
 logger = logging.getLogger(__name__)
@@ -91,24 +91,24 @@ class Units(dict[str, Supervisor]):
             self.coordinator.stage_span(message)
         elif isinstance(message, messages.WaitingReport):
             self.coordinator.answered(message)
-        elif isinstance(message, messages.PongMessage):
+        elif isinstance(message, process_messages.PongMessage):
             if unit := self._unit_of(message.process):
                 in_flight = self.coordinator.attempts() if message.running else {}
                 unit.answered(message.process, message.running, in_flight)
-        elif isinstance(message, messages.PeerCutReport):
+        elif isinstance(message, process_messages.PeerCutReport):
             # A process that was lost, and wakes up, has lost all its connections.
             if self.process_ids.get(message.process) == message.pid:
                 self._on_cut(message.endpoint, message.reason)
-        elif isinstance(message, messages.NonsenseReport):
+        elif isinstance(message, process_messages.NonsenseReport):
             self._on_nonsense(message.pid, message.reason, message.process)
-        elif isinstance(message, messages.PeerDownReport):
+        elif isinstance(message, process_messages.PeerDownReport):
             self._deaths.take(message)
-        elif isinstance(message, messages.InFlightRequest):
-            self.control.tell(message.endpoint, messages.InFlightReport(list(self.coordinator.attempts())))
-        elif isinstance(message, messages.ReadyMessage):
+        elif isinstance(message, process_messages.InFlightRequest):
+            self.control.tell(message.endpoint, process_messages.InFlightReport(list(self.coordinator.attempts())))
+        elif isinstance(message, process_messages.ReadyMessage):
             if unit := self._unit_of(message.process):
                 unit.process_is_ready(message.process, message.pid)
-        elif isinstance(message, messages.ProcessFailedMessage):
+        elif isinstance(message, process_messages.ProcessFailedMessage):
             if unit := self._unit_of(message.process):
                 unit.start_failed(message.error)
         else:
@@ -167,7 +167,7 @@ class Units(dict[str, Supervisor]):
     def _introduce(self, *endpoints: str) -> None:
         """Tell each of two processes that the other one reads its endpoint, and where."""
         for endpoint, other in (endpoints, endpoints[::-1]):
-            self.control.tell(other, messages.PeerUpMessage(endpoint, self._address(endpoint, other)))
+            self.control.tell(other, process_messages.PeerUpMessage(endpoint, self._address(endpoint, other)))
 
     def unit_is_back(self, unit: Supervisor) -> None:
         for other in self.values():
@@ -184,10 +184,10 @@ class Units(dict[str, Supervisor]):
             self.coordinator.fail(attempt, messages.ErrorInfo(stage, type(error).__name__, str(error)))
 
     def ping(self, process: ProcessSpec) -> None:
-        self.control.tell(process.endpoint, messages.PingMessage())
+        self.control.tell(process.endpoint, process_messages.PingMessage())
 
-    def _failure_of(self, unit: Supervisor) -> messages.PeerFailedMessage:
-        return messages.PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.life.reason)
+    def _failure_of(self, unit: Supervisor) -> process_messages.PeerFailedMessage:
+        return process_messages.PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.life.reason)
 
     def _serving_but(self, unit: Supervisor) -> list[Supervisor]:
         return [other for other in self.values() if other is not unit and other.life.serves]

@@ -20,7 +20,8 @@ from omni_core.control.framing import Work
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.processes.supervisor import Supervisor
-from omni_core.protocol.messages import OmniRequest, PeerDownMessage, PeerDownReport
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.process_messages import PeerDownMessage, PeerDownReport
 from omni_core.protocol.specs import StageSpec, UnitSpec
 from omni_core.stage.active_requests import DONE, PAYLOAD
 

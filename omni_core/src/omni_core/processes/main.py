@@ -22,7 +22,7 @@ from omni_core.forks import keep_from_forks
 from omni_core.processes.family import MARK, take_mark
 from omni_core.processes.parent import die_with_parent
 from omni_core.protocol.codec import decode
-from omni_core.protocol.messages import ProcessFailedMessage
+from omni_core.protocol.process_messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import imported, load
 from omni_core.services import STAGE_PROCESS

@@ -27,7 +27,7 @@ from omni_core.processes.actions import (
     Started,
     UnitState,
 )
-from omni_core.protocol.messages import RunningCompute
+from omni_core.protocol.process_messages import RunningCompute
 
 LAST_MESSAGE_SECONDS = 0.05
 """A process that ends before it is ready may have said why, in a message that is read up to this much later."""

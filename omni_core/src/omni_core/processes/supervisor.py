@@ -14,7 +14,8 @@ from omni_core.processes import actions
 from omni_core.processes.actions import Action
 from omni_core.processes.process import Launch, SupervisedProcess
 from omni_core.processes.restarts import COMPUTE_SECONDS, Unit
-from omni_core.protocol.messages import ErrorInfo, RunningCompute
+from omni_core.protocol.messages import ErrorInfo
+from omni_core.protocol.process_messages import RunningCompute
 from omni_core.protocol.specs import ProcessSpec, UnitSpec
 
 logger = logging.getLogger(__name__)

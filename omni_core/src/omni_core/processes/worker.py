@@ -17,7 +17,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.errors import PluginError, StageFailedError
 from omni_core.processes.run_directory import restore_directory
 from omni_core.processes.watch import MemoryWatch
-from omni_core.protocol import messages
+from omni_core.protocol import messages, process_messages
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
@@ -79,18 +79,18 @@ class Worker:
                 messages.StageStatistics(spec.name, self._statistics())
             ),
             messages.FlushRequest: self._on_flush,
-            messages.PingMessage: lambda _: self.tell_coordinator(
-                messages.PongMessage(spec.name, self._running_computes())
+            process_messages.PingMessage: lambda _: self.tell_coordinator(
+                process_messages.PongMessage(spec.name, self._running_computes())
             ),
             messages.ProfileMessage: self._on_profile,
-            messages.PeerDownMessage: self._on_peer_down,
-            messages.PeerUpMessage: self._on_peer_up,
-            messages.PeerFailedMessage: self._on_peer_failed,
-            messages.PeerJoinedMessage: spec.add_peer,
-            messages.ListenAgainMessage: lambda _: self._listen_again(),
-            messages.PeerLeftMessage: lambda message: self._on_peer_left(message.endpoint),
-            messages.InFlightReport: lambda message: self._control.keep(message.requests),
-            messages.ShutdownMessage: lambda _: self.stopped.set(),
+            process_messages.PeerDownMessage: self._on_peer_down,
+            process_messages.PeerUpMessage: self._on_peer_up,
+            process_messages.PeerFailedMessage: self._on_peer_failed,
+            process_messages.PeerJoinedMessage: spec.add_peer,
+            process_messages.ListenAgainMessage: lambda _: self._listen_again(),
+            process_messages.PeerLeftMessage: lambda message: self._on_peer_left(message.endpoint),
+            process_messages.InFlightReport: lambda message: self._control.keep(message.requests),
+            process_messages.ShutdownMessage: lambda _: self.stopped.set(),
         }
 
     def build(self, on_stage: Callable[[str], None]) -> None:
@@ -128,7 +128,7 @@ class Worker:
         for part in self.parts().values():
             part.start()
         self._control.listen()
-        self.tell_coordinator(messages.ReadyMessage(self.spec.name, os.getpid()))
+        self.tell_coordinator(process_messages.ReadyMessage(self.spec.name, os.getpid()))
 
     def _publish(self, message: Any) -> None:
         """Send a message of rank 0 to the other ranks. From any thread."""
@@ -136,7 +136,7 @@ class Worker:
             self._control.send(endpoint, message)
 
     def _ask_in_flight(self) -> None:
-        self.tell_coordinator(messages.InFlightRequest(self.spec.endpoint))
+        self.tell_coordinator(process_messages.InFlightRequest(self.spec.endpoint))
 
     def tell_coordinator(self, message: Any) -> None:
         """Send a control message to the coordinator. From any thread."""
@@ -193,13 +193,13 @@ class Worker:
         flushed = [name for name, stage in self._stages.items() if stage.flush_caches()]
         self.tell_coordinator(messages.FlushReport(self.spec.name, flushed))
 
-    def _on_peer_down(self, message: messages.PeerDownMessage) -> None:
+    def _on_peer_down(self, message: process_messages.PeerDownMessage) -> None:
         asked = set(message.requests)
         reached = [work for work in self._control.peer_is_down(message.endpoint) if work[0] in asked]
         # Not at once: what the process had sent before its death may lie unread in our sockets.
         asyncio.get_running_loop().call_later(_READ_ON_SECONDS, self._report, message, reached)
 
-    def _report(self, message: messages.PeerDownMessage, reached: list[Work]) -> None:
+    def _report(self, message: process_messages.PeerDownMessage, reached: list[Work]) -> None:
         arrived = [
             (request, source, name, *what)
             for request in message.requests
@@ -207,7 +207,7 @@ class Worker:
             for source, what in stage.arrivals(request).items()
             if source in message.stages
         ]
-        self.tell_coordinator(messages.PeerDownReport(message.death, self.spec.name, reached, arrived))
+        self.tell_coordinator(process_messages.PeerDownReport(message.death, self.spec.name, reached, arrived))
 
     def _on_cut(self, endpoint: str, reason: str) -> None:
         """The connection to a process on another machine has ended. If that process is alive, it must be replaced; so must this one, if
@@ -217,21 +217,21 @@ class Worker:
             logger.error("the connection to the runner has ended: %s", reason)
             self._scheduler_died()
         else:
-            self.tell_coordinator(messages.PeerCutReport(endpoint, reason, self.spec.name, os.getpid()))
+            self.tell_coordinator(process_messages.PeerCutReport(endpoint, reason, self.spec.name, os.getpid()))
 
     def _on_nonsense(self, pid: int, reason: str) -> None:
         if pid == os.getppid():
             logger.error("the runner has sent %s: this process ends, as its messages cannot be read any more", reason)
             self._scheduler_died()
         else:
-            self.tell_coordinator(messages.NonsenseReport(self.spec.name, pid, reason))
+            self.tell_coordinator(process_messages.NonsenseReport(self.spec.name, pid, reason))
 
     def _listen_again(self) -> None:
         address = self.spec.addresses.get(self.spec.endpoint, self.spec.endpoint)
         restore_directory(os.path.dirname(address.removeprefix("ipc://")))
         self._control.renew()
 
-    def _on_peer_up(self, message: messages.PeerUpMessage) -> None:
+    def _on_peer_up(self, message: process_messages.PeerUpMessage) -> None:
         if message.address:
             self._relays.place(message.endpoint, self._relay_towards(message.endpoint, message.address))
         self._control.peer_is_up(message.endpoint, message.address)
@@ -243,7 +243,7 @@ class Worker:
         near = address.startswith("ipc://")
         return (self.spec.relay_towards if near else self.spec.relay_across).get(endpoint)
 
-    def _on_peer_failed(self, message: messages.PeerFailedMessage) -> None:
+    def _on_peer_failed(self, message: process_messages.PeerFailedMessage) -> None:
         error = StageFailedError(message.stages[0], message.reason)
         for request_id, stage in self._control.peer_has_failed(message.endpoint, error):
             info = messages.ErrorInfo(stage, type(error).__name__, str(error))
@@ -312,10 +312,10 @@ class Worker:
         """Return the threads of the stages of this process, by stage."""
         return {**self._stages, **self._followers}
 
-    def _running_computes(self) -> list[messages.RunningCompute]:
+    def _running_computes(self) -> list[process_messages.RunningCompute]:
         now = time.monotonic()
         return [
-            messages.RunningCompute(name, request_id, now - since)
+            process_messages.RunningCompute(name, request_id, now - since)
             for name, part in self.parts().items()
             for request_id, since in part.running_computes().items()
         ]

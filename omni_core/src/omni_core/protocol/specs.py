@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.protocol.messages import PeerJoinedMessage
+from omni_core.protocol.process_messages import PeerJoinedMessage
 from omni_core.protocol.registry import message, register
 
 

@@ -21,7 +21,8 @@ from omni_core.machines import Grant, Launcher, LauncherOptions, Need, Placing, 
 from omni_core.machines.placing import coordinator_address
 from omni_core.processes.process import SupervisedProcess
 from omni_core.protocol.codec import decode, encode_whole
-from omni_core.protocol.messages import CompleteMessage, OmniRequest, ReadyMessage, StagePayload, SubmitMessage
+from omni_core.protocol.messages import CompleteMessage, OmniRequest, StagePayload, SubmitMessage
+from omni_core.protocol.process_messages import ReadyMessage
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import load
 from omni_testing.driving import driven

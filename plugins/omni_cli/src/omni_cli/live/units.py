@@ -23,7 +23,7 @@ from omni_core.machines import needs
 from omni_core.processes.actions import UnitState
 from omni_core.processes.deaths import concerns
 from omni_core.processes.supervisor import Role, Supervisor
-from omni_core.protocol.messages import PeerJoinedMessage, PeerLeftMessage, ShutdownMessage
+from omni_core.protocol.process_messages import PeerJoinedMessage, PeerLeftMessage, ShutdownMessage
 from omni_core.protocol.specs import UnitSpec
 
 logger = logging.getLogger(__name__)
