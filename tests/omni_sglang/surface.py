@@ -72,7 +72,7 @@ def problems(source: str) -> list[str]:
         if isinstance(node, ast.Attribute):
             owner = _type_of(node.value)
             if owner is not None and (owner, node.attr) not in OURS and not _has(load(owner), node.attr):
-                found.append(f"{owner}.{node.attr}: gone (line {node.lineno} of the adapter)")
+                found.append(f"{owner}.{node.attr}: gone (line {node.lineno})")
         elif isinstance(node, ast.Call):
             found.extend(_arguments(node, imported))
     return sorted(set(found))
@@ -135,10 +135,10 @@ def _arguments(call: ast.Call, imported: dict[str, str]) -> Iterator[str]:
     given = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
     for argument in given:
         if argument not in parameters:
-            yield f"{name}({argument}=...): no such argument (line {call.lineno} of the adapter)"
+            yield f"{name}({argument}=...): no such argument (line {call.lineno})"
     spreads = any(keyword.arg is None for keyword in call.keywords)
     positional = list(parameters)[: len(call.args) + method]
     for each, parameter in parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL,)
         if needed and not spreads and each not in given and each not in positional:
-            yield f"{name}({each}=...): now required (line {call.lineno} of the adapter)"
+            yield f"{name}({each}=...): now required (line {call.lineno})"

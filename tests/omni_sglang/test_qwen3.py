@@ -39,7 +39,7 @@ def on_sglang(config: PipelineConfig, *names: str, **thinker: Any) -> PipelineCo
     for stage in config.stages:
         if stage.name in names:
             more = thinker if stage.name == "thinker" else {}
-            shared = [*stage.preload, "omni_sglang.adapter"]  # imports SGLang, which takes ten seconds
+            shared = [*stage.preload, "omni_sglang.adapter.runtime"]  # imports SGLang, which takes ten seconds
             arguments = {**stage.factory_args, "kv_cache_mb": 16, **more}
             stage = evolve(stage, scheduler="sglang", preload=shared, factory_args=arguments)
         stages.append(stage)

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from omni_core.api import ConfigError, ForwardBatch, ForwardOutput, InvalidRequestError, KVLayout
-from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
+from omni_sglang.adapter.model import RadixPagedAttention
+from omni_sglang.adapter.qwen3_moe_layers import ReadWeight, build_qwen3_moe, run_qwen3_moe
 
 DEEPSTACK_LAYERS = 3
 """The number of layers after which SGLang's decoder adds deepstack features."""

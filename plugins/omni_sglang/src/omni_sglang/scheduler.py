@@ -11,7 +11,9 @@ from typing import Any
 from attrs import define
 
 from omni_core.api import ARRequest, ConfigError, InvalidRequestError, ModelRunner
-from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
+from omni_sglang.adapter.local_scheduler import Limits, ModelShape
+from omni_sglang.adapter.model import Chosen, Step
+from omni_sglang.adapter.runtime import Runtime
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
 from omni_torch.api import (
     AutoregressiveLoop,

@@ -1,0 +1,1 @@
+"""The only folder that imports SGLang. Written against exactly one version."""
