@@ -89,28 +89,25 @@ class LocalScheduler(Scheduler):
 _live: weakref.ReferenceType[object] | None = None
 
 
-_open = False
-
-
 _memory: int | None = None
 
 
 def claim(runtime: object) -> None:
     """Claim SGLang's globals for ``runtime``. Raises ConfigError: another one has them."""
-    global _live, _open
+    global _live
     if _live is not None and _live() is not None:
         raise ConfigError(
             "a second SGLang scheduler in one process: SGLang keeps its parallel state and its config in globals. Give the stages "
             "that use `sglang` processes of their own (stages[...].process)"
         )
-    if _open:
+    if _live is not None:  # its owner was not closed
         _tear_down()
     if torch.distributed.is_initialized():
         raise ConfigError(
             "this process has a default process group of torch.distributed already (tensor parallel ranks, or a relay over NCCL); "
             "SGLang makes its own. Give the stage that uses `sglang` a process of its own, with tp_size 1"
         )
-    _live, _open = weakref.ref(runtime), True
+    _live = weakref.ref(runtime)
 
 
 def release(runtime: object) -> None:
@@ -120,8 +117,8 @@ def release(runtime: object) -> None:
 
 
 def _tear_down() -> None:
-    global _live, _open, _memory
-    _live, _open = None, False
+    global _live, _memory
+    _live = None
     destroy_model_parallel()
     destroy_distributed_environment()
     if _memory is not None:
