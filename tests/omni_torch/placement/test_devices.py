@@ -14,7 +14,8 @@ from omni_core.errors import ConfigError
 from omni_torch.checkpoints.headers import TensorInfo, main_dtype, read_headers
 from omni_torch.placement import processor as this_machine
 from omni_torch.placement.budgets import CPU_CACHE, CacheShape, Network, cpu_cache_bytes
-from omni_torch.placement.devices import CONTEXT, _is_rounded, device_of, place
+from omni_torch.placement.devices import device_of, place
+from omni_torch.placement.stage_memory import CONTEXT, is_rounded
 
 GIB = 2**30
 SHAPE = CacheShape(layers=4, kv_heads=2, head_dim=64, hidden_size=256, vocab_size=1000, max_context=8192)
@@ -126,7 +127,7 @@ def test_words_become_what_they_hold_on_a_gpu_and_stay_on_a_cpu() -> None:
     ],
 )
 def test_what_counts_as_rounded_is_not_an_embedding_norm_or_router(name: str, values: int, rounded: bool) -> None:
-    assert _is_rounded(name, TensorInfo("BF16", values)) == rounded
+    assert is_rounded(name, TensorInfo("BF16", values)) == rounded
 
 
 def test_what_is_left_is_cache_and_no_gpu_is_overbooked() -> None:

@@ -10,8 +10,7 @@ from omni_core.errors import ConfigError
 from omni_torch.operations.experts import experts
 from omni_torch.operations.few_rows import few_rows_linear, widened
 from omni_torch.operations.kernels import Operation
-from omni_torch.placement import budgets
-from omni_torch.placement import devices as placement
+from omni_torch.placement import budgets, stage_memory
 from omni_torch.quantization import quantized_linear, scaled_linear
 from omni_torch.quantization.quantized_linear import quantize_for
 from omni_torch.quantization.quantized_values import FLOAT8, quantized_float8, quantized_int8
@@ -141,7 +140,7 @@ def test_a_machine_without_a_gpu_is_named() -> None:
 def test_the_placement_knows_the_names() -> None:
     """It imports no torch, and repeats them."""
     assert set(budgets.ONE_BYTE) == set(GPU_QUANTIZATIONS)
-    assert placement.LEAST_ROUNDED == quantized_linear.LEAST_VALUES
+    assert stage_memory.LEAST_ROUNDED == quantized_linear.LEAST_VALUES
 
 
 @pytest.mark.parametrize("rounded", [quantized_int8, quantized_float8])

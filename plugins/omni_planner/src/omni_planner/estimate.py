@@ -21,7 +21,8 @@ from omni_torch.placement.budgets import (
     step_bytes,
     weight_bytes,
 )
-from omni_torch.placement.devices import CONTEXT, MARGIN
+from omni_torch.placement.devices import MARGIN
+from omni_torch.placement.stage_memory import CONTEXT
 from omni_torch.placement.work import Ask, Counts, DecoderWork, Demand, PipelineWorks, Work
 
 CLIENT = "client"

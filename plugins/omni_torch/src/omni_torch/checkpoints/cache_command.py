@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from omni_torch.checkpoints import weight_cache
-from omni_torch.placement.devices import size
+from omni_torch.placement.budgets import size
 
 
 @click.group(invoke_without_command=True)

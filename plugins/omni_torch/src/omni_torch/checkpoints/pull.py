@@ -9,7 +9,7 @@ import click
 from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints.hub import download, split_hub_id
-from omni_torch.placement.devices import size
+from omni_torch.placement.budgets import size
 
 
 @click.command()

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from omni_core.config.placement import gib
 from omni_torch.checkpoints.headers import Tensors
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -136,3 +137,8 @@ class Network:
             for name, each in tensors.items()
             if name.startswith(self.prefixes)
         )
+
+
+def size(nbytes: int) -> str:
+    """Format a size in GiB, or in MiB below a tenth of one."""
+    return f"{nbytes / 2**20:.0f} MiB" if nbytes < 2**30 // 10 else gib(nbytes)
