@@ -98,24 +98,24 @@ def _typed(
 def _choose(plan: PipelineMemory) -> dict[str, StageConfig] | None:
     """Return the stages whose device is ``auto``, with devices; ``None`` if they do not fit."""
     free, opened = list(plan.gpus), []
-    for group, stages in plan.groups():
+    for stages in plan.groups():
         given = [stage.gpu for stage in stages if stage.gpu != AUTO]
         if not given:
-            opened.append((group, stages))
+            opened.append(stages)
             continue
         for device in given[0] if isinstance(given[0], list) else [given[0]] * stages[0].replicas:
             if isinstance(device, int) and device < len(free):
                 free[device] -= plan.group_bytes(stages, stages[0].tp_size)
     joined = {
         stage.name: evolve(stage, gpu=given[0])
-        for _, stages in plan.groups()
+        for stages in plan.groups()
         for stage in stages
         if stage.gpu == AUTO and (given := [each.gpu for each in stages if each.gpu != AUTO])
     }
-    opened.sort(key=lambda each: -plan.group_bytes(each[1], each[1][0].tp_size))
+    opened.sort(key=lambda stages: -plan.group_bytes(stages, stages[0].tp_size))
     if not opened:
         return joined
-    (_, largest), count = opened[0], len(free)
+    largest, count = opened[0], len(free)
     single = len(largest) == 1 and largest[0].tp_size == 1
     for ranks in plan.networks[largest[0].name].ranks if single else (largest[0].tp_size,):
         wanted = ranks * largest[0].replicas
@@ -126,12 +126,12 @@ def _choose(plan: PipelineMemory) -> dict[str, StageConfig] | None:
 
 
 def _packed(
-    plan: PipelineMemory, opened: list[tuple[str, list[StageConfig]]], free: Sequence[int], ranks: int, most: int
+    plan: PipelineMemory, opened: list[list[StageConfig]], free: Sequence[int], ranks: int, most: int
 ) -> dict[str, StageConfig] | None:
     """Give each group, the largest first, the devices with the most room among ``most``; ``None`` if one does not fit."""
     room = {device: free[device] for device in sorted(range(len(free)), key=lambda device: -free[device])[:most]}
     found: dict[str, StageConfig] = {}
-    for number, (_, stages) in enumerate(opened):
+    for number, stages in enumerate(opened):
         each = ranks if number == 0 else stages[0].tp_size
         wanted, devices = plan.group_bytes(stages, each), list[int]()
         for _ in range(stages[0].replicas):
@@ -154,10 +154,7 @@ def _refusal(plan: PipelineMemory, machine: Machine) -> str:
     """Return why the stages do not fit, and what would do."""
     sizes = machine.gpus or []
     needs = sorted(
-        (
-            (sum(plan.need(stage.name, stage.tp_size).smallest for stage in stages), stages)
-            for _, stages in plan.groups()
-        ),
+        ((sum(plan.need(stage.name, stage.tp_size).smallest for stage in stages), stages) for stages in plan.groups()),
         key=lambda each: -each[0],
     )
     listed = ", ".join(f"{' and '.join(stage.name for stage in stages)} {size(nbytes)}" for nbytes, stages in needs)
@@ -236,7 +233,7 @@ def _budgeted(plan: PipelineMemory) -> Placement:
     """Share out what the weights leave on each device, and set each stage's budget."""
     tenants: dict[int, list[str]] = {}
     taken: dict[int, int] = {}
-    for _, stages in plan.groups():
+    for stages in plan.groups():
         devices = stages[0].gpu if isinstance(stages[0].gpu, list) else [stages[0].gpu] * stages[0].replicas
         for device in devices:
             if isinstance(device, int):

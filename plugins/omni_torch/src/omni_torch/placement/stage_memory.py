@@ -155,12 +155,12 @@ class PipelineMemory:
             )
         return evolve(need, least=budget - need.base, most=budget - need.base)
 
-    def groups(self) -> Iterator[tuple[str, list[StageConfig]]]:
-        """Yield the process groups of this host that use a GPU, with those of their stages that do."""
-        for group, stages in process_groups(self.config).items():
+    def groups(self) -> Iterator[list[StageConfig]]:
+        """Yield, for each process group of this host that uses a GPU, those of its stages that do."""
+        for stages in process_groups(self.config).values():
             found = [each for each in stages if each.name in self.stages and each.gpu is not None]
             if found and found[0].host is None:
-                yield group, found
+                yield found
 
     def group_bytes(self, stages: list[StageConfig], ranks: int) -> int:
         return sum(self.need(each.name, ranks).smallest for each in stages) + outside(ranks)
