@@ -19,6 +19,11 @@ def kernels(device: str) -> Any:
     return import_module("omni_kernels.experts")
 
 
+@pytest.fixture
+def routing(device: str) -> Any:
+    return import_module("omni_kernels.routing")
+
+
 def drawn(
     rows: int, experts: int, top_k: int, hidden: int, inner: int, device: str, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, ...]:
@@ -155,7 +160,7 @@ def test_a_row_s_mixture_is_the_same_to_the_bit_every_time_and_beside_others(ker
     assert torch.equal(kernels.experts(x[:13], weights[:13], chosen[:13], gate_up, down), together[:13])
 
 
-def test_strided_rows_and_no_rows(kernels: Any, device: str) -> None:
+def test_strided_rows_and_no_rows(kernels: Any, routing: Any, device: str) -> None:
     x, weights, chosen, gate_up, down = drawn(5, 8, 2, 32, 24, device)
     apart = torch.randn(5, 64, device=device)
     for view in (apart[:, :32], apart[:, ::2], apart.t()[:5, :1].expand(5, 32)):
@@ -166,53 +171,56 @@ def test_strided_rows_and_no_rows(kernels: Any, device: str) -> None:
     turned = weights.t().contiguous().t(), chosen.t().contiguous().t()
     assert torch.equal(kernels.experts(x, *turned, gate_up, down), kernels.experts(x, weights, chosen, gate_up, down))
     assert kernels.experts(x[:0], weights[:0], chosen[:0], gate_up, down).shape == (0, 32)
-    assert [each.shape for each in kernels.route_experts(apart[:0], 3, True)] == [(0, 3), (0, 3)]
+    assert [each.shape for each in routing.route_experts(apart[:0], 3, True)] == [(0, 3), (0, 3)]
 
 
-def test_unsupported_inputs_use_the_reference(kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_route", "_grouped"):
-        monkeypatch.setattr(kernels, name, None)
+def test_unsupported_inputs_use_the_reference(
+    kernels: Any, routing: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "_route", None)
+    monkeypatch.setattr(kernels, "_grouped", None)
     x, weights, chosen, gate_up, down = drawn(3, 8, 2, 32, 24, device)
     with_gaps = torch.empty(8, 48, 64, device=device)[..., ::2].copy_(gate_up)
     expected = operations.experts.reference(x, weights, chosen, with_gaps, down)
     assert torch.equal(kernels.experts(x, weights, chosen, with_gaps, down), expected)
     logits = torch.randn(3, 20, device=device)
-    monkeypatch.setattr(kernels, "MOST_EXPERTS", 7)
+    for module in (kernels, routing):
+        monkeypatch.setattr(module, "MOST_EXPERTS", 7)
     expected = operations.experts.reference(x, weights, chosen, gate_up, down)
     assert torch.equal(kernels.experts(x, weights, chosen, gate_up, down), expected)
-    routed = kernels.route_experts(logits, 2, False), operations.route_experts.reference(logits, 2, False)
+    routed = routing.route_experts(logits, 2, False), operations.route_experts.reference(logits, 2, False)
     assert all(map(torch.equal, *routed))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (8, 2), (8, 8), (96, 5), (128, 8), (512, 16), (20, 17)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_routing(experts: int, top_k: int, normalize: bool, dtype: torch.dtype, kernels: Any, device: str) -> None:
+def test_routing(experts: int, top_k: int, normalize: bool, dtype: torch.dtype, routing: Any, device: str) -> None:
     for rows in (1, 3, 17):
         logits = operations._logits(rows, experts, dtype, torch.Generator(device).manual_seed(rows))
         for each in (logits, logits.t().contiguous().t()):
-            assert relative_error(operations.route_experts, kernels.route_experts, (each, top_k, normalize)) <= exact(
+            assert relative_error(operations.route_experts, routing.route_experts, (each, top_k, normalize)) <= exact(
                 dtype
             )
 
 
-def test_of_equal_logits_the_lower_number_comes_first(kernels: Any, device: str) -> None:
+def test_of_equal_logits_the_lower_number_comes_first(routing: Any, device: str) -> None:
     logits = torch.tensor(
         [[1.0, 2.0, 2.0, 1.0, 2.0, 1.0], [-1.0, -0.0, 0.0, -1.0, -2.0, -1.0], [-math.inf] * 5 + [0.0]], device=device
     )
-    weights, chosen = kernels.route_experts(logits, 4, False)
+    weights, chosen = routing.route_experts(logits, 4, False)
     assert chosen.tolist() == [[1, 2, 4, 0], [1, 2, 0, 3], [5, 0, 1, 2]]
     torch.testing.assert_close(weights, logits.softmax(-1).gather(1, chosen))
     drawn_again = torch.randint(-3, 3, (40, 128), generator=torch.Generator().manual_seed(0)).to(device).bfloat16()
-    _, chosen = kernels.route_experts(drawn_again, 8, True)
+    _, chosen = routing.route_experts(drawn_again, 8, True)
     assert torch.equal(chosen, drawn_again.sort(dim=-1, descending=True, stable=True).indices[:, :8])
 
 
-def test_a_row_with_nan_affects_only_itself(kernels: Any, device: str) -> None:
+def test_a_row_with_nan_affects_only_itself(routing: Any, device: str) -> None:
     for value in (math.nan, -math.nan, math.inf):
         logits = torch.randn(3, 20, device=device)
         logits[1, 2:] = value
-        weights, chosen = kernels.route_experts(logits, 4, True)
+        weights, chosen = routing.route_experts(logits, 4, True)
         assert weights.isnan().any(-1).tolist() == [False, True, False]
         assert ((chosen >= 0) & (chosen < 20)).all()
         assert all(len(set(row)) == 4 for row in chosen.tolist())
@@ -226,7 +234,7 @@ class NoAnswers(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_host_is_not_synchronised(kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_is_not_synchronised(kernels: Any, routing: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(tensor: torch.Tensor) -> Any:
         raise AssertionError("a value waits")
 
@@ -238,7 +246,7 @@ def test_the_host_is_not_synchronised(kernels: Any, device: str, monkeypatch: py
         for asks in (lambda each: each.tolist(), lambda each: each.flatten().bincount(), lambda each: each.nonzero()):
             with pytest.raises(AssertionError, match="waits"):
                 asks(arguments[2])
-        kernels.route_experts(arguments[0][:, :8], 2, True)
+        routing.route_experts(arguments[0][:, :8], 2, True)
         mixed = kernels.experts(*arguments)
         x, weights, chosen, gate_up, down = arguments
         halves = [kernels.experts(x, weights, chosen, gate_up[a:b], down[a:b], a, 8) for a, b in ((0, 4), (4, 8))]
@@ -247,14 +255,14 @@ def test_the_host_is_not_synchronised(kernels: Any, device: str, monkeypatch: py
     torch.testing.assert_close(halves[0] + halves[1], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_graph_serves_every_choice(kernels: Any, device: str) -> None:
+def test_a_graph_serves_every_choice(kernels: Any, routing: Any, device: str) -> None:
     if device != "cuda":
         pytest.skip("no GPU")
     x, _, _, gate_up, down = drawn(17, 8, 2, 32, 24, device)
     logits = torch.randn(17, 8, device=device)
 
     def block() -> torch.Tensor:
-        mixed: torch.Tensor = kernels.experts(x, *kernels.route_experts(logits, 2, True), gate_up, down)
+        mixed: torch.Tensor = kernels.experts(x, *routing.route_experts(logits, 2, True), gate_up, down)
         return mixed
 
     stream = torch.cuda.Stream()

@@ -21,10 +21,10 @@ import triton
 
 from omni_core.api import DecodeCache
 from omni_kernels.experts import experts as grouped_experts
-from omni_kernels.experts import route_rows
 from omni_kernels.narrow_products import is_narrow, narrow_product
 from omni_kernels.norms import launch as launch_norm
 from omni_kernels.part_attention import attend
+from omni_kernels.routing import route_rows
 from omni_kernels.row_experts import DOWN, single_experts, stacked_experts
 from omni_kernels.row_products import row_gated, row_product
 from omni_torch.api import DecoderStack, LayerWeights, Matrix

@@ -55,7 +55,7 @@ def omni_kernels() -> list[KernelComponent]:
         ),
         _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
         _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation fused into its convolution"),
-        _kernel("route_experts", "experts:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
+        _kernel("route_experts", "routing:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
         _kernel("experts", "experts:experts", "a mixture of experts in two products grouped by expert", EXPERTS),
         _kernel(
             "few_rows_linear",

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from attrs import frozen
 
-from omni_kernels.experts import ranked, shared_out
 from omni_kernels.overlap import AFTER_LOADS, allow_next, launched, wait_for_previous
+from omni_kernels.routing import ranked, shared_out
 from omni_kernels.row_products import GATED, Tile, gated_columns, row_product
 from omni_torch.api import LayerWeights, MixtureWeights
 
