@@ -26,20 +26,16 @@ from omni_core.api import (
     address_of,
     copy,
     flat,
-    kept_up,
     wait_for_device,
 )
 from omni_relay_kit.bounded_pool import Block, BoundedPool
 from omni_relay_kit.memory import Memory, make_memory
+from omni_relay_kit.poller import Poller
 
 MARK_BYTES = 64
 """The size of the marker before and after a block's bytes: its relay's token and its key, padded to keep them aligned."""
 
 TOKEN_BYTES = 16
-
-_PATIENT_SECONDS, _SLOW_SECONDS = 0.001, 0.005
-_SLOW_AFTER_SECONDS = 1.0
-"""The poller polls every millisecond, and less often after this many seconds without an event."""
 
 LATE_SECONDS = 0.002
 
@@ -115,9 +111,8 @@ class PulledRelay(Relay):
         self._is_open = False
         self.reads: list[Read] = []
         self._finishing: set[asyncio.Task[None]] = set()
-        self._poller: asyncio.Future[None] | None = None
+        self._poller = Poller(self.look, self._expects_events, self.eager_seconds)
         self._abandoned: list[tuple[Read, Block]] = []
-        self._last_event = self._hurried = 0.0
         self.closed = False
         self.token = os.urandom(TOKEN_BYTES)
 
@@ -280,32 +275,20 @@ class PulledRelay(Relay):
             self._received.free(block)
         else:
             self._abandoned.append((read, block))
-            if not self._is_polling:
+            if not self._poller.is_polling:
                 self._poll()
 
     def hurry(self) -> None:
         """Poll without pauses for a while. This takes a whole core, which the peer may need on a busy machine."""
-        self._hurried = time.monotonic()
+        self._poller.hurry()
 
     def _poll(self) -> None:
-        if not self.needs_polling:
-            return
-        self._last_event = time.monotonic()
-        if not self._is_polling:
-            self._poller = kept_up(self._progress, "the polling of a relay")
+        if self.needs_polling:
+            self._poller.start()
 
-    @property
-    def _is_polling(self) -> bool:
-        return self._poller is not None and not self._poller.done()
-
-    async def _progress(self) -> None:
-        """Poll for acknowledgements and finished reads while any are expected."""
-        while not self.closed and (self._sent.offered or self.reads or self._abandoned):
-            if self.look():
-                self._last_event = time.monotonic()
-            now = time.monotonic()
-            pause = _PATIENT_SECONDS if now - self._last_event < _SLOW_AFTER_SECONDS else _SLOW_SECONDS
-            await asyncio.sleep(0 if now - self._hurried < self.eager_seconds else pause)
+    def _expects_events(self) -> bool:
+        """Return True while acknowledgements or finished reads are expected."""
+        return not self.closed and bool(self._sent.offered or self.reads or self._abandoned)
 
     def look(self) -> bool:
         """Process acknowledgements and finished reads now. Return True if there were any. Backends that are notified of
@@ -374,8 +357,7 @@ class PulledRelay(Relay):
         if self.closed:
             return
         self.closed = True
-        if self._poller is not None:
-            self._poller.cancel()
+        self._poller.close()
         under_way = bool(self._abandoned)
         for read in list(self.reads):
             under_way |= not self.give_up(read)
