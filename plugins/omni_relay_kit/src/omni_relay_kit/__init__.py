@@ -2,5 +2,5 @@
 peers.
 
 A relay may use them or not, and the core imports none of them. The contract of relays is :mod:`omni_core.relay.base`;
-the modules here are ``bounded_pool``, ``allocator``, ``pull_relay``, ``poller``, ``memory`` and ``liveness``.
+the modules here are ``bounded_pool``, ``allocator``, ``pull_relay``, ``poller``, ``markers``, ``memory`` and ``liveness``.
 """

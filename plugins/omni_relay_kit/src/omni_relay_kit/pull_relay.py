@@ -1,7 +1,6 @@
 """Base class for pull relays: the sender registers memory, the receiver reads it remotely and acknowledges, which frees
 the sender's block. A backend only starts its engine, registers memory, begins reads and polls.
 
-Every block has a marker before and after its bytes, so that a reader of freed memory, or of another process's, notices.
 There is no thread: one poller per relay runs while transfers are outstanding, and none if the backend is notified of
 events.
 """
@@ -29,13 +28,9 @@ from omni_core.api import (
     wait_for_device,
 )
 from omni_relay_kit.bounded_pool import Block, BoundedPool
+from omni_relay_kit.markers import ERASED, MARK_BYTES, TOKEN_BYTES, has_markers, marker, write_markers
 from omni_relay_kit.memory import Memory, make_memory
 from omni_relay_kit.poller import Poller
-
-MARK_BYTES = 64
-"""The size of the marker before and after a block's bytes: its relay's token and its key, padded to keep them aligned."""
-
-TOKEN_BYTES = 16
 
 LATE_SECONDS = 0.002
 
@@ -195,10 +190,9 @@ class PulledRelay(Relay):
 
     def _offer(self, block: Block) -> list[Any]:
         memory = self._own()
-        mark = _mark(self.token, block.key)
-        copy(memory.part(block.offset, MARK_BYTES), mark)
-        copy(memory.part(block.offset + block.nbytes - MARK_BYTES, MARK_BYTES), mark)
-        wait_for_device(memory.part(block.offset, block.nbytes))
+        whole = memory.part(block.offset, block.nbytes)
+        write_markers(whole, marker(self.token, block.key))
+        wait_for_device(whole)
         block.offered = True
         self._poll()
         remote = [memory.address + block.offset, memory.device]
@@ -223,7 +217,7 @@ class PulledRelay(Relay):
         try:
             peer, (address, device), token, key, nbytes = metadata
             remote = [int(address), str(device)]
-            mark = _mark(token, key)
+            mark = marker(token, key)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise RelayError(f"not metadata of this relay: {metadata!r:.200}") from error
         if destination.nbytes != nbytes:
@@ -258,10 +252,7 @@ class PulledRelay(Relay):
             if self.closed:
                 raise RelayError("the relay was closed")
             whole = memory.part(block.offset, block.nbytes)
-            marks = memoryview(bytearray(2 * MARK_BYTES))
-            copy(marks[:MARK_BYTES], whole[:MARK_BYTES])
-            copy(marks[MARK_BYTES:], whole[block.nbytes - MARK_BYTES :])
-            if marks[:MARK_BYTES] != mark or marks[MARK_BYTES:] != mark:
+            if not has_markers(whole, mark):
                 raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
             self.acknowledge(read)
             copy(destination, whole[MARK_BYTES : block.nbytes - MARK_BYTES])
@@ -346,8 +337,7 @@ class PulledRelay(Relay):
         if memory is None or self.closed:
             return
         for block in self._sent.of(request_id):
-            for offset in (block.offset, block.offset + block.nbytes - MARK_BYTES):  # late readers check either marker
-                copy(memory.part(offset, MARK_BYTES), memoryview(bytes(MARK_BYTES)))
+            write_markers(memory.part(block.offset, block.nbytes), ERASED)  # late readers check either
             self._sent.free(block)
 
     def statistics(self) -> dict[str, float]:
@@ -392,7 +382,3 @@ class PulledRelay(Relay):
         if self._source is None:
             self._source = self._made()
         return self._source
-
-
-def _mark(token: bytes, key: int) -> memoryview:
-    return memoryview(token[:TOKEN_BYTES] + key.to_bytes(MARK_BYTES - TOKEN_BYTES, "little"))

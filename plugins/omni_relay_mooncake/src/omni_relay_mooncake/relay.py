@@ -24,8 +24,9 @@ from attrs.validators import in_, instance_of, optional
 
 from omni_core.api import PeerDiedError, RelayError, RelayOptions
 from omni_relay_kit.liveness import Incarnation
+from omni_relay_kit.markers import MARK_BYTES
 from omni_relay_kit.memory import HostMemory, Memory
-from omni_relay_kit.pull_relay import MARK_BYTES, PulledRelay, Read
+from omni_relay_kit.pull_relay import PulledRelay, Read
 from omni_relay_mooncake.namespace import NetworkNamespace
 from omni_relay_mooncake.plugin import NOT_INSTALLED, missing_libraries
 from omni_relay_mooncake.watcher import DONE, RUNNING, Transfer, Watcher
