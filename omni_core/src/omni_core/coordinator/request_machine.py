@@ -14,11 +14,10 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.control.back_pressure import MAX_UNREAD_EVENTS
-from omni_core.coordinator.actions import Action, Ended, Flow, Start, Wake, Withdraw
+from omni_core.coordinator.actions import Action, Ended, Start, Wake, Withdraw
 from omni_core.coordinator.deadlines import Deadlines, Due, check_timeout
 from omni_core.coordinator.input_stream import InputStream
-from omni_core.coordinator.reading import SLOW_READER_SECONDS, has_read, must_pause, slowness
+from omni_core.coordinator.reading import Readers
 from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
 from omni_core.coordinator.terminals import chosen_terminals
 from omni_core.coordinator.timers import Timers
@@ -85,6 +84,7 @@ class RequestMachine:
         self._ended: OrderedDict[str, RequestState] = OrderedDict()
         self._timers: Timers[Due] = Timers(self._tracked, 4 * max_in_flight)
         self._deadlines = Deadlines(self._timers, self._end)
+        self._readers = Readers(self._timers, self._fail)
         self._is_closed = False
         self._typical_seconds = _SHORTEST_RETRY_AFTER
         self.counts = dict.fromkeys(("admitted", "completed", "failed", "aborted", "retried", "refused"), 0)
@@ -297,30 +297,12 @@ class RequestMachine:
             tracked.terminals.discard(stage)
             if not tracked.terminals:
                 return self._end(tracked, RequestState.COMPLETED, None, now)
-        elif len(tracked.events) > MAX_UNREAD_EVENTS:
-            message = f"the client has left {MAX_UNREAD_EVENTS} partial results unread"
-            return self._fail(tracked, ErrorInfo(stage, "SlowReader", message), now)
-        elif must_pause(tracked):
-            tracked.paused_at = now
-            if not tracked.is_watched:
-                tracked.is_watched = True
-                self._set_timer(now + SLOW_READER_SECONDS, tracked.request_id, self._check_reader)
-            return [Flow(attempt_id, True), Wake(tracked)]
-        return [Wake(tracked)]
+            return [Wake(tracked)]
+        return self._readers.left_unread(tracked, stage, now)
 
     def read(self, tracked: TrackedRequest, event: StreamEvent, now: float) -> list[Action]:
         """Take in that the client has taken an event."""
-        return [Flow(tracked.attempt_id, False)] if has_read(tracked, event, now) else []
-
-    def _check_reader(self, tracked: TrackedRequest, now: float) -> list[Action]:
-        if tracked.paused_at is None:
-            tracked.is_watched = False
-            return []
-        due = tracked.paused_at + SLOW_READER_SECONDS
-        if now < due:
-            self._set_timer(due, tracked.request_id, self._check_reader)
-            return []
-        return self._fail(tracked, ErrorInfo(None, "SlowReader", slowness(tracked)), now)
+        return self._readers.read(tracked, event, now)
 
     @staticmethod
     def _takes(tracked: TrackedRequest, stage: str, final: bool) -> bool:
