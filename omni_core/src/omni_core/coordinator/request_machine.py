@@ -148,10 +148,10 @@ class RequestMachine:
     def _enter(self, tracked: TrackedRequest, digest: bytes | None, now: float) -> list[Action]:
         request, name = tracked.request, tracked.request_id
         if request.timeout is not None:
-            self._set_timer(now + request.timeout, name, self._deadlines.expire)
+            self._timers.set(now + request.timeout, name, self._deadlines.expire)
         if digest is not None and self._suspects.knows(digest):
             self._suspects.put(tracked, now)
-            self._set_timer(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
+            self._timers.set(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
             return self._next_suspect(now)
         if self._suspects.holds_others and now < self._hold_until:
             self._held.append(tracked)
@@ -178,9 +178,13 @@ class RequestMachine:
         if name in self._tracked or name in self._ended:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
-            seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
-            held = len(self._tracked)
-            raise OverloadedError(f"{held} requests are in flight, the limit; retry after {seconds:.1f} s", seconds)
+            raise self._overloaded(f"{len(self._tracked)} requests are in flight, the limit", self._typical_seconds)
+
+    @staticmethod
+    def _overloaded(reason: str, seconds: float) -> OverloadedError:
+        """Return a refusal that says when to retry."""
+        after = min(max(seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
+        return OverloadedError(f"{reason}; retry after {after:.1f} s", after)
 
     def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
         tracked.attempts += 1
@@ -232,7 +236,7 @@ class RequestMachine:
             actions += self._fail(each, ErrorInfo(stage, "ProcessDied", reason), now)
         for each in victims:
             if each.quiet_until > now and not each.is_over:
-                self._set_timer(each.quiet_until, each.request_id, lambda _, now: self._next_suspect(now))
+                self._timers.set(each.quiet_until, each.request_id, lambda _, now: self._next_suspect(now))
         for each in verdict.again:
             actions += self._restart(each, now)
         return actions + self._next_suspect(now)
@@ -267,7 +271,7 @@ class RequestMachine:
             actions += self._restart(suspect, now)
             if suspect.is_cause:
                 self._hold_until = now + QUIET_SECONDS
-                self._set_timer(self._hold_until, suspect.request_id, self._release_held)
+                self._timers.set(self._hold_until, suspect.request_id, self._release_held)
                 return actions
         return actions if self._suspects.holds_others else actions + self._release_held(None, now)
 
@@ -321,7 +325,7 @@ class RequestMachine:
         def give_up(tracked: TrackedRequest, now: float) -> list[Action]:
             return self.process_lost({attempt_id: stage}, reason, now) if attempt_id in self._attempts else []
 
-        self._set_timer(now + LOST_PEER_SECONDS, tracked.request_id, give_up)
+        self._timers.set(now + LOST_PEER_SECONDS, tracked.request_id, give_up)
         return []
 
     def next_timer(self) -> float | None:
@@ -336,9 +340,6 @@ class RequestMachine:
             if tracked is not None:
                 actions += due(tracked, now)
         return actions
-
-    def _set_timer(self, when: float, name: str, due: Due) -> None:
-        self._timers.set(when, name, due)
 
     def asked(self, attempt_id: str, processes: int, now: float) -> list[Action]:
         """Take in the number of processes that were asked what an expired request waits for."""

@@ -9,10 +9,7 @@ from typing import Any, Protocol
 from omni_core.coordinator.actions import Action
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
-from omni_core.errors import OmniError, OverloadedError, contained
-
-_SHORTEST, _LONGEST = 0.1, 60.0
-"""Bounds of a hint when to retry, in seconds."""
+from omni_core.errors import OmniError, contained
 
 _LATER = 1e-6
 """Seconds by which a timer rings late, so that rounding does not make it ring again."""
@@ -83,7 +80,7 @@ class AdmittingMachine(RequestMachine):
             return self._refuse(tracked, begins - now, now)
         self._queue.append((tracked, stages))
         if not math.isinf(latest):
-            self._set_timer(latest + _LATER, tracked.request_id, self._give_up)
+            self._timers.set(latest + _LATER, tracked.request_id, self._give_up)
         if len(self._queue) == 1:
             self._ask_again(tracked, begins)
         return []
@@ -118,16 +115,15 @@ class AdmittingMachine(RequestMachine):
 
     def _ask_again(self, tracked: TrackedRequest, when: float) -> None:
         if not math.isinf(when):
-            self._set_timer(when + _LATER, tracked.request_id, lambda _, now: self._release(now))
+            self._timers.set(when + _LATER, tracked.request_id, lambda _, now: self._release(now))
 
     def _give_up(self, tracked: TrackedRequest, now: float) -> list[Action]:
         """Refuse a request that has waited for its turn as long as it may."""
-        return [] if tracked.attempts else [*self._refuse(tracked, _SHORTEST, now), *self._release(now)]
+        return [] if tracked.attempts else [*self._refuse(tracked, 0.0, now), *self._release(now)]
 
     def _refuse(self, tracked: TrackedRequest, seconds: float, now: float) -> list[Action]:
-        after = min(max(self._typical_seconds if math.isinf(seconds) else seconds, _SHORTEST), _LONGEST)
         held = f"{self.in_flight - 1} requests are in flight, with which its first output would be later than the objective"
-        error = OverloadedError(f"{held}; retry after {after:.1f} s", after)
+        error = self._overloaded(held, self._typical_seconds if math.isinf(seconds) else seconds)
         actions = super()._end(tracked, RequestState.FAILED, error, now)
         self._ended.pop(tracked.request_id)  # it may be asked again under its name
         for name, more in (("admitted", -1), ("failed", -1), ("refused", 1)):
