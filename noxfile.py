@@ -12,9 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from email.parser import HeaderParser
 from pathlib import Path
-from zipfile import ZipFile
 
 import nox
 from packaging.requirements import Requirement
@@ -34,25 +32,17 @@ CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 PROJECTS = sorted([*ROOT.glob("omni_*/pyproject.toml"), *ROOT.glob("plugins/omni_*/pyproject.toml")])
 FOLDERS = {tomllib.loads(each.read_text())["project"]["name"]: each.parent for each in PROJECTS}
 NAMES = tuple(name for name in FOLDERS if name != "omni-sglang")  # SGLang's requirements conflict with the others'.
+EXTRAS = {"omni-commands": "[audio]", "omni-demo": "[image]", "omni-serve": "[silero]"}
 EXAMPLES = [each for each in sorted((ROOT / "examples").iterdir()) if (each / "tests").is_dir()]
-TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
+# The supported versions of Python that start here. A shim for one that is not installed does not.
+PYTHONS = [each for each in ("3.11", "3.12", "3.13") if subprocess.getstatusoutput(f"python{each} -V")[0] == 0]
 BUILT = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
 TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
-TOOLS += [
-    "aiohttp",
-    "pyzmq",
-    "openai",
-    "httpx2",
-    "schemathesis",
-    "compressed-tensors",
-    "loguru",
-    "espeakng-loader",
-    "pocketsphinx",
-]
-TOOLS += ["build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
+TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-tensors", "loguru", "espeakng-loader"]
+TOOLS += ["pocketsphinx", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
 MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "demo", "testing"]
@@ -63,13 +53,6 @@ SHARDS = {
     "engines": ("sglang", "ray", "clients", "lowest"),
     "users": ("bare", "tests-users", "types", "site", "old-plugin", "examples", "template", "dist"),
 }
-
-
-def pythons() -> list[str] | None:
-    """Return the supported versions of Python that start here. A shim for one that is not installed does not."""
-    found = [each for each in ("3.11", "3.12", "3.13") if shutil.which(f"python{each}")]
-    works = [not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode for each in found]
-    return [each for each, does in zip(found, works, strict=True) if does] or None
 
 
 @contextmanager
@@ -84,25 +67,17 @@ def part(session: nox.Session, name: str) -> Iterator[None]:
         session.log(f"{name}: {time.monotonic() - began:.0f} s, {used / 60:.1f} processor-minutes")
 
 
-def wheels(*names: str) -> list[str]:
-    """Return the built wheel of each distribution; ``name[extra]`` is one with an extra."""
-    split = [re.fullmatch(r"([\w-]+)(\[\w+\])?", name) for name in names]
-    return [f"{next(DIST.glob(each[1].replace('-', '_') + '-*.whl'))}{each[2] or ''}" for each in split if each]
-
-
 def ours() -> tuple[str, str]:
     """Return the constraint that takes our distributions from ``dist/``, and no stranger's of the same name from the index."""
-    lines = (f"{path.name.partition('-')[0]} @ {path.as_uri()}\n" for path in DIST.glob("*.whl"))
-    (DIST / "ours.txt").write_text("".join(lines))
+    found = {name: next(DIST.glob(f"{name.replace('-', '_')}-*.whl")) for name in FOLDERS}
+    (DIST / "ours.txt").write_text("".join(f"{name} @ {path.as_uri()}\n" for name, path in found.items()))
     return "-c", str(DIST / "ours.txt")
 
 
-def install(
-    session: nox.Session, *names: str, extra: Iterable[str] = (), bounds: tuple[str, ...] = CONSTRAINTS
-) -> None:
+def install(session: nox.Session, *names: str, extra: Iterable[str] = (), bounds: Iterable[str] = CONSTRAINTS) -> None:
     """Install our wheels from ``dist/``, again even if the version did not change, and everything else from the index."""
-    session.install(*ours(), *bounds, *wheels(*names), *extra)
-    session.install("--no-deps", "--force-reinstall", *wheels(*(name.partition("[")[0] for name in names)))
+    session.install(*ours(), *bounds, *names, *extra)
+    session.install(*ours(), "--no-deps", "--force-reinstall", *names)
     session.run("python", "-m", "pip", "check", silent=True)
 
 
@@ -114,24 +89,18 @@ def pytest(session: nox.Session, *default: str, marked: str = "", **environment:
 
 def install_all(session: nox.Session) -> dict[str, str]:
     """Install every wheel and all tools, and return variables of the tests' environment."""
-    extras = {
-        "omni-commands": "omni-commands[audio]",
-        "omni-demo": "omni-demo[image]",
-        "omni-serve": "omni-serve[silero]",
-    }
-    install(session, *(extras.get(name, name) for name in NAMES), extra=TOOLS)
+    install(session, *(name + EXTRAS.get(name, "") for name in NAMES), extra=TOOLS)
     session.run("omni", "plugins", "check", silent=True)
     # Only reference implementations import it, in processes of their own.
     oracle = Path(session.virtualenv.location) / "oracle"
     session.install("--no-deps", "--target", str(oracle), "torchvision==0.28.0")
     found = {"OMNI_ORACLE_PACKAGES": str(oracle)}
-    bundle = next(Path(session.virtualenv.location).glob("lib/python*/site-packages/nixl_cu12.libs"), None)
+    bundle = next(Path(session.virtualenv.location).resolve().glob("lib/python*/site-packages/nixl_cu12.libs"), None)
     if bundle is not None and not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists():
         # Mooncake is linked with a library that NIXL's wheel brings, too.
-        folder = Path(session.create_tmp()).resolve()
-        (folder / "libibverbs.so.1").unlink(missing_ok=True)
-        (folder / "libibverbs.so.1").symlink_to(next(bundle.glob("libibverbs-*.so*")).resolve())
-        found["LD_LIBRARY_PATH"] = f"{folder}:{bundle.resolve()}"
+        if not (bundle / "libibverbs.so.1").exists():
+            (bundle / "libibverbs.so.1").symlink_to(next(bundle.glob("libibverbs-*.so*")))
+        found["LD_LIBRARY_PATH"] = str(bundle)
     return found
 
 
@@ -179,18 +148,14 @@ def full(session: nox.Session) -> None:
             session.run("nox", "-s", *SHARDS[shard], external=True)
 
 
-def install_sshd(session: nox.Session) -> None:
-    """Install an sshd for the tests of the launcher `ssh`, on CI only; elsewhere they are skipped where there is none."""
-    if os.environ.get("CI") and not shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"):
-        command = "timeout 60 apt-get update -qq; timeout 120 apt-get install -qq --yes openssh-server openssh-client"
-        session.run("sh", "-c", command, external=True, success_codes=range(256), silent=True)
-
-
 def add_full(name: str, doc: str, *paths: str) -> None:
     """Add the session of the tests of some folders that are marked ``full``, and of properties with more examples."""
 
     def run(session: nox.Session) -> None:
-        install_sshd(session)
+        if os.environ.get("CI") and not shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"):
+            # Without one, tests of the launcher `ssh` are skipped.
+            get = "timeout 60 apt-get update -qq; timeout 120 apt-get install -qq --yes openssh-server openssh-client"
+            session.run("sh", "-c", get, external=True, success_codes=range(256), silent=True)
         environment = {"OMNI_EXAMPLES": "thorough", **install_all(session)}
         pytest(session, *paths, *TWO, marked="full or hypothesis", **environment)
 
@@ -215,7 +180,7 @@ def add(name: str, doc: str, ours: str, extra: Iterable[str], *command: str, **e
             pytest(session, *command, **environment)
 
     run.__doc__ = doc
-    nox.session(python=pythons() if name == "bare" else None, name=name, requires=BUILT)(run)
+    nox.session(python=PYTHONS or None if name == "bare" else None, name=name, requires=BUILT)(run)
 
 
 # fmt: off
@@ -243,8 +208,8 @@ def sglang(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_sglang/constraints.txt")
     session.install("-c", pins, "torch", "pytest-xdist")
     session.install("--no-deps", "-r", pins)  # Its other requirements are kernels for GPUs.
-    ours = ["core", "commands", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
-    session.install("--no-deps", "--force-reinstall", *wheels(*(f"omni-{name}" for name in ours)))
+    names = ["core", "commands", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
+    session.install(*ours(), "--no-deps", "--force-reinstall", *(f"omni-{name}" for name in names))
     pytest(session, "tests/omni_sglang", "-n", "2", "--dist", "worksteal", OMNI_ORACLE_PACKAGES="")
 
 
@@ -277,17 +242,15 @@ def dist(session: nox.Session, name: str) -> None:
 def lowest(session: nox.Session) -> None:
     """Qwen3-Omni with the lowest versions that our metadata allow, but torch as constraints.txt has it."""
     names = ("omni-core", "omni-testing", "omni-commands", "omni-relay-shm", "omni-torch", "omni-qwen3")
-    lines = re.findall(r"(?m)^torch==\S+$", (ROOT / "constraints.txt").read_text())
     bounds = dict[str, Version]()
-    for wheel in wheels(*names):
-        with ZipFile(wheel) as archive:
-            metadata = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-            needs = HeaderParser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
-        for need in map(Requirement, needs):
-            if "extra" not in str(need.marker) and not need.name.startswith(("omni-", "torch")):
-                found = [Version(each.version) for each in need.specifier if each.operator == ">="]
-                bounds[need.name] = max([*found, bounds.get(need.name, Version("0"))])
-    lines += [f"{name}=={version}" for name, version in bounds.items() if version > Version("0")]
+    for name in names:
+        project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
+        for need in map(Requirement, project["dependencies"]):
+            for each in need.specifier:
+                if each.operator == ">=" and not need.name.startswith(("omni-", "torch")):
+                    bounds[need.name] = max(Version(each.version), bounds.get(need.name, Version("0")))
+    lines = re.findall(r"(?m)^torch==\S+$", (ROOT / "constraints.txt").read_text())
+    lines += [f"{name}=={version}" for name, version in bounds.items()]
     (Path(session.create_tmp()) / "lowest.txt").write_text("\n".join(lines) + "\n")
     install(session, *names, bounds=("-c", str(Path(session.create_tmp()) / "lowest.txt")))
     session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
@@ -308,7 +271,8 @@ def examples(session: nox.Session) -> None:
 def template(session: nox.Session) -> None:
     """A new project of each kind is typed, installs, and passes its own tests."""
     install(session, "omni-core", "omni-testing", "omni-torch", extra=("hatchling", "mypy", "pytest-asyncio"))
-    for kind in sorted(each.name for each in TEMPLATES.iterdir() if each.name != "common"):
+    templates = FOLDERS["omni-testing"] / "src/omni_testing/authoring/templates"
+    for kind in sorted(each.name for each in templates.iterdir() if each.name != "common"):
         folder = Path(session.create_tmp()).resolve() / kind
         shutil.rmtree(folder, ignore_errors=True)
         session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
@@ -322,8 +286,7 @@ def template(session: nox.Session) -> None:
 @nox.session(requires=BUILT)
 def site(session: nox.Session) -> None:
     """Every page of the site, and the server's page, in headless Chromium: that of OMNI_CHROMIUM, one on the PATH, or one from npm."""
-    found = filter(None, map(shutil.which, ("chromium", "google-chrome")))
-    browser = os.environ.get("OMNI_CHROMIUM") or next(found, None)
+    browser = os.environ.get("OMNI_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     tools = (*PYTEST, "mkdocs-material", "playwright", "httpx2", "openai")
     install(session, "omni-core", "omni-relay-shm", "omni-serve", extra=tools)
     folder = Path(session.virtualenv.location)
