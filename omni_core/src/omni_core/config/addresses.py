@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from omni_core.errors import ConfigError
 
 
@@ -23,11 +21,3 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """Return ``tcp://HOST:PORT``, with brackets around an IPv6 number."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

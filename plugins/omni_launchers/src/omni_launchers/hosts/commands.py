@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 
 from omni_core.cli.logs import log_options
-from omni_core.config.addresses import is_loopback, split_address
+from omni_core.config.addresses import split_address
 from omni_core.errors import ConfigError
 
 _STANDARD_INPUT = 0
@@ -49,7 +50,7 @@ def serve(address: str, key_file: Path | None) -> None:
     """
     if key_file is None:
         host, _ = split_address(address)
-        reach = "this machine" if is_loopback(host) else "the network"
+        reach = "this machine" if _is_loopback(host) else "the network"
         raise ConfigError(
             f"--key: listening on {address} without a key would let anyone on {reach} start programs as you; "
             "make one with: omni hosts key FILE"
@@ -146,3 +147,11 @@ async def _join(head: str, key_file: Path, name: str, stage: str, address: str |
     finally:
         joining.close()
         await server.close()
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
