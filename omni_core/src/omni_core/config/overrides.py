@@ -6,7 +6,7 @@ which changes fields by the same :class:`Fields`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -34,9 +34,6 @@ _OWN: dict[type, tuple[str, ...]] = {
 """Fields that no override changes."""
 
 Path = tuple[str, ...]
-
-Rule = Callable[[PipelineConfig], Iterable[str]]
-"""Yields a line for each problem of a config, which begins with a path such as ``stages[decoder].tp_size:``."""
 
 
 @frozen

@@ -10,12 +10,12 @@ from itertools import pairwise
 from attrs import define, evolve, field, fields
 
 from omni_cli.deploy.files import KEYS, SOURCE, DeployFile, SourceValues, environment_layer
-from omni_cli.deploy.override_layers import Layer, LayeredConfig, apply
+from omni_cli.deploy.override_layers import Layer, LayeredConfig, Rule, apply
 from omni_cli.deploy.platforms import platform
 from omni_cli.deploy.source import LayeredSource
 from omni_core.client.source import EVERY
 from omni_core.config.loading import structure
-from omni_core.config.overrides import Override, Rule
+from omni_core.config.overrides import Override
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
 from omni_core.plugins import PluginRegistry

@@ -19,7 +19,7 @@ from attrs import frozen
 from omni_cli.deploy.override_layers import ENVIRONMENT, Layer
 from omni_cli.deploy.platforms import PLATFORMS
 from omni_core.client.source import VARIABLE
-from omni_core.config.documents import Document, Place, parse
+from omni_core.config.documents import Document, parse
 from omni_core.config.loading import SUFFIXES, expanded, is_file
 from omni_core.config.overrides import Override, value_of
 from omni_core.config.schema import PipelineConfig
@@ -282,7 +282,7 @@ def _file(name: str, registry: PluginRegistry) -> Path:
     return shipped[preset]
 
 
-def _layer(name: str, document: Document, keys: Iterable[str], around: Place) -> Layer:
+def _layer(name: str, document: Document, keys: Iterable[str], around: tuple[str, ...]) -> Layer:
     values = document.values
     for each in around:
         values = values[each]
@@ -325,7 +325,7 @@ def _checked(document: Document, *, is_whole: bool) -> tuple[Document, list[str]
     return attrs.evolve(document, values=values), problems
 
 
-def _valid(document: Document, around: Place, known: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _valid(document: Document, around: tuple[str, ...], known: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     values, problems, kept = document.values, [], {}
     for each in around:
         values = values[each]

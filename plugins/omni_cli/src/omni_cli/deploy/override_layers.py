@@ -20,9 +20,7 @@ from omni_core.config.loading import structure, unstructure
 from omni_core.config.overrides import (
     Fields,
     Override,
-    Path,
     ResolvedConfig,
-    Rule,
     in_factory_args,
     refuse_twice,
     set_field,
@@ -36,6 +34,9 @@ ENVIRONMENT = "environment"
 
 _USED_BY = {"gpu": "device", "gpu_memory": "device", "tp_size": "tp_size"}
 """Fields that :data:`EVERY` sets where the stage's factory takes this argument."""
+
+Rule = Callable[[PipelineConfig], Iterable[str]]
+"""Yields a line for each problem of a config, which begins with a path such as ``stages[decoder].tp_size:``."""
 
 Parameters = Callable[[Mapping[str, Any]], Collection[str]]
 """Returns the names of what the factory, or the parts, of a stage take; the stage is given as its fields."""
@@ -199,7 +200,7 @@ class _Application:
 
     def _apply(self, overrides: Iterable[Override]) -> list[Override]:
         """Apply what one place says; return what was applied."""
-        seen: dict[Path, str] = {}
+        seen: dict[tuple[str, ...], str] = {}
         applied = []
         for each in overrides:
             for override in in_factory_args(each):

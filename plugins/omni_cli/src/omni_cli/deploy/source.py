@@ -26,13 +26,13 @@ from omni_cli.deploy.files import (
     source_values,
     whole_values,
 )
-from omni_cli.deploy.override_layers import Layer, LayeredConfig, apply, for_every_stage
+from omni_cli.deploy.override_layers import Layer, LayeredConfig, Rule, apply, for_every_stage
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.platforms import platform
 from omni_core.client.checkpoints import interface_of
 from omni_core.client.source import EVERY, PipelineSource
 from omni_core.config.loading import expanded, is_file, structure
-from omni_core.config.overrides import Override, Rule
+from omni_core.config.overrides import Override
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, PluginError, did_you_mean
 from omni_core.hookspecs import PipelineComponent
