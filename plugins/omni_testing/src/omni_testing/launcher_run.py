@@ -15,7 +15,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.machines import Launcher, Need, Placing, endpoint_of
 from omni_core.machines.placing import coordinator_address
 from omni_core.processes.process import SupervisedProcess
-from omni_core.protocol.codec import decode, encode_whole
+from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import CompleteMessage, OmniRequest, StagePayload, SubmitMessage
 from omni_core.protocol.process_messages import ReadyMessage
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
@@ -134,7 +134,7 @@ class Run:
     async def ask(self, unit: str) -> Any:
         """Send a request to the process of a unit, and return its answer."""
         request_id = f"{unit}-{len(self._results)}"
-        body, _ = encode_whole(StagePayload(request_id, OmniRequest({}), None))
+        body = encode(StagePayload(request_id, OmniRequest({}), None))
         assert self.control is not None
         self.control.send(self.units[unit].endpoint, SubmitMessage(request_id, unit, body, False))
         await self.until(lambda: request_id in self._results, f"the answer of {unit}")
