@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO, TypeVar
 
@@ -114,7 +114,12 @@ def _option(
 
 
 def _chosen(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    chosen = context.meta.setdefault(__name__, {"log_level": "WARNING", "log_format": "text"})
     if value is not None and option.name is not None:
-        chosen[option.name] = value
-        configure(chosen["log_level"], chosen["log_format"])
+        set_log_options(context, {option.name: value})
+
+
+def set_log_options(context: click.Context, given: Mapping[str, str]) -> None:
+    """Set up logging by ``given`` (``log_level``, ``log_format``) and by what was given before."""
+    chosen = context.meta.setdefault(__name__, {"log_level": "WARNING", "log_format": "text"})
+    chosen.update(given)
+    configure(chosen["log_level"], chosen["log_format"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from omni_core.cli import logs
+from omni_core.cli.logs import set_log_options
 from omni_core.cli.source import ENDPOINT_OPTIONS, SOURCE_OPTIONS
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -47,8 +47,7 @@ def apply_log_options(context: click.Context, given: Mapping[str, Any]) -> None:
         if given.get(name) and all(each.get_parameter_source(name) in default for each in parents)
     }
     if said:
-        chosen = {"log_level": "WARNING", "log_format": "text"} | context.meta.get(logs.__name__, {}) | said
-        logs.configure(chosen["log_level"], chosen["log_format"])
+        set_log_options(context, said)
 
 
 def section_problems(command: click.Command, section: str, values: Mapping[str, Any]) -> Iterator[str]:
