@@ -71,7 +71,7 @@ def imported(name: str) -> Any:
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
-def problem(reference: str) -> str | None:
+def reference_problem(reference: str) -> str | None:
     """Return why ``reference`` cannot be resolved, as far as sources show it, or ``None``. Nothing is imported.
 
     What a module defines is read from its source; one without source, with ``__getattr__``, ``globals()`` or ``from x import *`` may

@@ -15,7 +15,7 @@ from omni_cli.config import explain, init, users
 from omni_cli.config.values import by_path
 from omni_cli.deploy.source import LayeredSource
 from omni_core.cli.main import omni
-from omni_core.config.documents import parse
+from omni_core.config.documents import parse_yaml
 from omni_core.config.loading import unstructure
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
@@ -283,7 +283,7 @@ def test_a_file_to_begin_with_validates_as_it_is_and_with_every_comment_in_force
     for expected in ("#   dtype: ...  # weights", "#       # most: 16  # requests computed together", "port: 8000 "):
         assert expected in text
     path.write_text(uncommented(text))
-    values: Any = parse(path.read_text(), "new")[0]
+    values: Any = parse_yaml(path.read_text(), "new")[0]
     assert {"pipeline", "model_path", "defaults", "limits", "stages", "platforms", "server", "retries"} <= values.keys()
     changed = LayeredSource(str(path)).resolve().config
     now, before = by_path(unstructure(changed)), by_path(unstructure(usual))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from omni_cli.deploy.source import LayeredSource
 from omni_cli.deploy.writing import dump_json
-from omni_core.config.documents import MOST_TEXT, Document, parse
+from omni_core.config.documents import MOST_TEXT, Document, parse_yaml
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
 
@@ -27,7 +27,7 @@ g: {<<: *anchor, h: no}
 
 
 def test_every_key_and_item_has_its_line() -> None:
-    values, lines = parse(TEXT, "t.yaml")
+    values, lines = parse_yaml(TEXT, "t.yaml")
     assert values == {"a": 1, "b": ["x", {"c": 2, "d": [1, 2]}], "e": {"f": 1}, "g": {"f": 1, "h": "no"}}
     expected = {("a",): 1, ("b", 0): 3, ("b", 1, "c"): 4, ("b", 1, "d"): 5, ("b", 1, "d", 1): 5, ("g", "h"): 7}
     assert {place: lines[place] for place in expected} == expected
@@ -62,7 +62,7 @@ LAUGHS = "\n".join(["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]", *_NINES])
 )  # fmt: skip
 def test_what_is_no_plain_data_is_refused_with_its_line(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(text, "t.yaml")
+        parse_yaml(text, "t.yaml")
     assert words in str(caught.value)
     assert "t.yaml" in str(caught.value)
 
@@ -77,7 +77,7 @@ plain = st.recursive(
 
 @given(plain)
 def test_json_reads_back_equal(values: Any) -> None:
-    assert parse(json.dumps(values, ensure_ascii=False), "t.json")[0] == values
+    assert parse_yaml(json.dumps(values, ensure_ascii=False), "t.json")[0] == values
 
 
 WORDS = [

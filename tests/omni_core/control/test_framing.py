@@ -9,7 +9,7 @@ import numpy
 import psutil
 import pytest
 
-from omni_core.control.framing import FrameReader, frame, parse
+from omni_core.control.framing import FrameReader, frame, parse_frame
 from omni_core.errors import CodecError, TransportError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split, encode_whole
 from omni_core.protocol.messages import AbortMessage, SubmitMessage
@@ -141,7 +141,7 @@ def test_memory_for_a_frame_is_taken_as_it_arrives() -> None:
 )
 def test_a_whole_frame_is_checked(data: bytes) -> None:
     with pytest.raises(CodecError, match="bytes that are no frame"):
-        parse(memoryview(data))
+        parse_frame(memoryview(data))
 
 
 def test_a_document_that_is_too_large_is_an_error_of_the_sender() -> None:

@@ -14,7 +14,7 @@ from omni_core.config.schema import LauncherConfig, PipelineConfig, RelayConfig,
 from omni_core.errors import ConfigError, StartupError
 from omni_core.hookspecs import Component, RelayComponent, ServiceComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines import Grant, Launcher, LauncherOptions, Machine, Need, Placing, needs
+from omni_core.machines import Grant, Launcher, LauncherOptions, Need, Placing, RunMachine, needs
 from omni_core.plugins import PluginRecord, PluginRegistry
 from omni_core.processes.process import SupervisedProcess
 from omni_core.protocol.specs import NetworkSpec, ProcessSpec
@@ -30,7 +30,7 @@ class Process(SupervisedProcess):
         pass
 
 
-class Box(Machine):
+class Box(RunMachine):
     def __init__(self, name: str) -> None:
         self.name, self.directory, self.host = name, f"/{name}/omni-x", f"10.0.0.{name}"
         self.started: list[ProcessSpec] = []
@@ -53,7 +53,7 @@ class Boxes(Launcher):
     def __init__(self, options: LauncherOptions) -> None:
         self.here, self.there = Box("1"), Box("2")
         self.network_spec = NetworkSpec("m:network")
-        self.places: dict[str, Machine] = {}
+        self.places: dict[str, RunMachine] = {}
         self.devices: dict[int, int] = {}
 
     async def acquire(self, needs: Sequence[Need]) -> None:

@@ -19,7 +19,7 @@ from omni_core.errors import PluginError
 from omni_core.hookspecs import HOOKS, Component
 from omni_core.plugins.discovery import PluginStatus, discover
 from omni_core.plugins.registry import Defect, PluginRegistry
-from omni_core.references import problem
+from omni_core.references import reference_problem
 
 HEADER = "from omni_core.hookspecs import Component, PipelineComponent, hookimpl\n"
 
@@ -278,11 +278,11 @@ def test_targets_are_looked_for_without_an_import(install, omni) -> None:  # typ
     )
     module = (install(" [relays-1]", heavy=bound).records[0]).module
     for name in ("Relay", "each", "one", "two", "Relay.inner"):
-        assert problem(f"{module}:{name}") is None
-    assert problem(f"{module}:Rely") == f"module '{module}' has no attribute 'Rely'; did you mean 'Relay'?"
-    assert problem("os:anything") is None, "a star import may define any name"
-    assert problem("no_such_package.inner:x") == "module 'no_such_package.inner' does not exist"
-    assert problem("itertools:count") is None, "a module without source may define any name"
+        assert reference_problem(f"{module}:{name}") is None
+    assert reference_problem(f"{module}:Rely") == f"module '{module}' has no attribute 'Rely'; did you mean 'Relay'?"
+    assert reference_problem("os:anything") is None, "a star import may define any name"
+    assert reference_problem("no_such_package.inner:x") == "module 'no_such_package.inner' does not exist"
+    assert reference_problem("itertools:count") is None, "a module without source may define any name"
 
 
 def test_a_command_that_two_plugins_provide_is_told_by_check(install, omni) -> None:  # type: ignore[no-untyped-def]
@@ -477,5 +477,5 @@ def test_a_module_is_found_in_a_package_whose_places_are_paths(tmp_path: Path, m
     package.__spec__ = ModuleSpec("placed", None, is_package=True)
     package.__spec__.submodule_search_locations = [tmp_path / "placed"]  # type: ignore[list-item]
     monkeypatch.setitem(sys.modules, "placed", package)
-    assert problem("placed.inner:value") is None
-    assert problem("placed.other:value") == "module 'placed.other' does not exist"
+    assert reference_problem("placed.inner:value") is None
+    assert reference_problem("placed.other:value") == "module 'placed.other' does not exist"

@@ -56,7 +56,7 @@ class Document:
             raise ConfigError(f"{name} cannot be read: {error}") from error
         if len(text) > MOST_TEXT:
             raise ConfigError(f"{name} has more than {MOST_TEXT} characters, which no config has; name another file")
-        values, lines = parse(text, name)
+        values, lines = parse_yaml(text, name)
         return cls(name, Path(path).parent, values, lines)
 
     def origin(self, *place: str | int) -> str:
@@ -66,7 +66,7 @@ class Document:
         return f"{self.name}:{self.lines.get(place, 1)}" if self.lines else self.name
 
 
-def parse(text: str, name: str) -> tuple[Any, dict[Place, int]]:
+def parse_yaml(text: str, name: str) -> tuple[Any, dict[Place, int]]:
     """Return the plain data of a YAML text, and the line of each value.
 
     Raises:

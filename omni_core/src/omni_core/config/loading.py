@@ -16,14 +16,21 @@ from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
 
-from omni_core.config.documents import Document, parse
-from omni_core.config.schema import PARTS, PipelineConfig, StageConfig
+from omni_core.config.documents import Document, parse_yaml
+from omni_core.config.schema import FIELD_CLASSES, PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_core.interface import Interface, Parameter, ParameterGroup
 
 T = TypeVar("T")
 
-_CLASSES: tuple[type, ...] = (Parameter, ParameterGroup, Interface, *PARTS.values(), StageConfig, PipelineConfig)
+_CLASSES: tuple[type, ...] = (
+    Parameter,
+    ParameterGroup,
+    Interface,
+    *FIELD_CLASSES.values(),
+    StageConfig,
+    PipelineConfig,
+)
 """Each after those of its fields."""
 
 
@@ -88,7 +95,7 @@ def parse_assignment(option: str, text: str, form: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ConfigError(f"{option} {text!r}: must be of the form {form}")
-    return key, parse(value, f"{option} {text!r}")[0] if value else ""
+    return key, parse_yaml(value, f"{option} {text!r}")[0] if value else ""
 
 
 def _is_instance(kind: type) -> Callable[[Any, Any], Any]:

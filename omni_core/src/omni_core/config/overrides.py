@@ -14,7 +14,7 @@ import attrs
 from attrs import frozen
 
 from omni_core.config.loading import parse_assignment, structure, unstructure
-from omni_core.config.schema import PARTS, PipelineConfig, StageConfig
+from omni_core.config.schema import FIELD_CLASSES, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -172,8 +172,8 @@ def set_field(target: dict[str, Any], cls: type, path: list[str], override: Over
         raise ConfigError(f"{override.where}: {name!r} is not a field here{did_you_mean(name, names)}")
     if name in _OWN.get(cls, ()):
         raise ConfigError(f"{override.where}: {name!r} is decided by the pipeline alone")
-    if rest and name in PARTS:
-        return set_field(_inner(target, name, override), PARTS[name], rest, override)
+    if rest and name in FIELD_CLASSES:
+        return set_field(_inner(target, name, override), FIELD_CLASSES[name], rest, override)
     if rest and name not in _FREE:
         raise ConfigError(f"{override.where}: {name!r} has no fields of its own")
     if name in _FLAT and rest:

@@ -380,7 +380,7 @@ class PipelineConfig:
         raise KeyError(name)
 
 
-PARTS: dict[str, type] = {
+FIELD_CLASSES: dict[str, type] = {
     "relay": RelayConfig,
     "restart": RestartConfig,
     "endpoints": EndpointsConfig,

@@ -31,12 +31,12 @@ def validate(config: PipelineConfig) -> None:
     Raises:
         ConfigError: one line per problem, each naming its full path.
     """
-    found = problems(config)
+    found = config_problems(config)
     if found:
         raise ConfigError("\n".join(found))
 
 
-def problems(config: PipelineConfig) -> list[str]:
+def config_problems(config: PipelineConfig) -> list[str]:
     """Return a line for each problem of :func:`validate`."""
     if not config.stages:
         return ["stages: a pipeline needs at least one stage"]

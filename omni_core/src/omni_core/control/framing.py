@@ -91,7 +91,7 @@ def frame(message: Any, work: Work | None = None) -> Frame:
     return Frame([memoryview(head), *encoded.parts()], len(head) + encoded.nbytes, work, encoded)
 
 
-def parse(data: memoryview) -> tuple[memoryview, memoryview]:
+def parse_frame(data: memoryview) -> tuple[memoryview, memoryview]:
     """Document and raw bytes of one whole frame.
 
     Raises:
@@ -144,7 +144,7 @@ class FrameReader:
             self._cut()
         elif self._filled == len(self._buffer):
             whole, self._buffer, self._filled = self._buffer, self._shared, 0
-            self._on_frame(*parse(memoryview(whole).toreadonly()))
+            self._on_frame(*parse_frame(memoryview(whole).toreadonly()))
 
     def _cut(self) -> None:
         start, wanted = 0, 0

@@ -50,7 +50,7 @@ class Need:
     labels: Mapping[str, str] = field(factory=dict)
 
 
-class Machine(ABC):
+class RunMachine(ABC):
     """A machine on which a run may start processes, until it is lost or the launcher is released.
 
     When it is lost, its processes end (:attr:`SupervisedProcess.reason` says why), and :meth:`start` raises.
@@ -94,7 +94,7 @@ class Grant:
         devices: by the pipeline's number of a device, the one that it has in its processes, where that is another.
     """
 
-    machine: Machine
+    machine: RunMachine
     environment: Mapping[str, str] = field(factory=dict)
     devices: Mapping[int, int] = field(factory=dict)
 
@@ -130,7 +130,7 @@ class Launcher(ABC):
     """
 
     anywhere: ClassVar[bool] = False
-    here: Machine
+    here: RunMachine
     network_spec: NetworkSpec | None = None
 
     @abstractmethod

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from omni_core.config.addresses import join_address
 from omni_core.errors import StartupError
-from omni_core.machines.launcher import Grant, Launcher, LauncherOptions, Machine, Need
+from omni_core.machines.launcher import Grant, Launcher, LauncherOptions, Need, RunMachine
 from omni_core.processes.family import MARK, run_mark
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.processes.run_directory import restore_directory
@@ -20,7 +20,7 @@ from omni_core.protocol.specs import ProcessSpec
 from omni_core.services import FORK_SERVER, ForkServer
 
 
-class LocalMachine(Machine):
+class LocalMachine(RunMachine):
     """This machine: processes are forks of a server of the run, where one is installed, or fresh interpreters.
 
     Args:
@@ -45,7 +45,7 @@ class LocalMachine(Machine):
         on_exit: Callable[[SupervisedProcess], None],
         on_line: Callable[[str], None] | None = None,
     ) -> StageProcess:
-        """As :meth:`Machine.start`; ``on_line`` is called with each line of its log."""
+        """As :meth:`RunMachine.start`; ``on_line`` is called with each line of its log."""
         restore_directory(self.directory)
         spec = evolve(spec, own_env={**spec.own_env, MARK: run_mark(self.directory)})
         listener = None if self._listen is None else self._listen()

@@ -10,7 +10,7 @@ from attrs import define, evolve
 
 from omni_core.config.addresses import join_address
 from omni_core.config.placement import PlannedProcess, parse_bytes
-from omni_core.machines.launcher import Grant, Launcher, Machine, Need
+from omni_core.machines.launcher import Grant, Launcher, Need, RunMachine
 from omni_core.processes.process import Launch, SupervisedProcess
 from omni_core.protocol.specs import ProcessSpec, RelaySpec, StageSpec, UnitSpec
 
@@ -48,7 +48,7 @@ def _need(place: str, processes: list[PlannedProcess]) -> Need:
 class _Place:
     """The place of a process: its machine and, from its launch on, itself."""
 
-    machine: Machine
+    machine: RunMachine
     process: SupervisedProcess | None = None
 
 
@@ -122,7 +122,7 @@ class Placing:
         """The address of a process, as the process at the endpoint ``of`` reaches it (``None``: the runner); empty: not known yet."""
         return self._address(endpoint, self._launcher.here if of is None else self._places[of].machine)
 
-    def _address(self, endpoint: str, seen_from: Machine) -> str:
+    def _address(self, endpoint: str, seen_from: RunMachine) -> str:
         place = self._places.get(endpoint)
         if place is None:
             return ""
@@ -151,7 +151,7 @@ class Placing:
         return place.process
 
 
-def coordinator_address(here: Machine) -> str:
+def coordinator_address(here: RunMachine) -> str:
     """The address of the coordinator on its own machine."""
     return f"ipc://{here.directory}/coordinator.sock"
 

@@ -11,7 +11,7 @@ from omni_core.errors import PluginError, did_you_mean
 from omni_core.hookspecs import Component, works
 from omni_core.plugins.discovery import PluginRecord, PluginStatus, defined_hooks, discover
 from omni_core.plugins.isolation import PluginFault, isolated
-from omni_core.references import normalize, problem
+from omni_core.references import normalize, reference_problem
 
 
 class Defect(str):
@@ -116,7 +116,7 @@ def answer_of(component: Component) -> str | None:
         reference = getattr(component, field, None)
         if field == "conformance" and reference is not None and not _installed(reference.split(".")[0].split(":")[0]):
             continue  # suites are for tests: the distribution that has this one need not be here
-        if reference is not None and (wrong := problem(reference)):
+        if reference is not None and (wrong := reference_problem(reference)):
             return Defect(f"its {field} {reference!r}: {wrong}")
     try:
         with isolated():

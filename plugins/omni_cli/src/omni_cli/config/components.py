@@ -13,7 +13,7 @@ from omni_core.errors import ConfigError, OmniError, did_you_mean
 from omni_core.launch.relay_plan import relay_reference
 from omni_core.machines.selection import launcher_reference
 from omni_core.plugins import PluginRegistry
-from omni_core.references import problem
+from omni_core.references import reference_problem
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_core.stage.assembly import BATCHING, CONTEXT
 
@@ -70,7 +70,7 @@ def _stage_problems(stage: StageConfig, registry: PluginRegistry) -> Iterator[st
     broken = False
     for part, reference, why in _parts(stage, registry):
         if why is None and is_here and reference is not None:
-            why = problem(reference)
+            why = reference_problem(reference)
             why = None if why is None else f"{path}.{part}: {reference!r}: {why}"
             references += [reference] if why is None else []
         if why is not None:
@@ -81,7 +81,7 @@ def _stage_problems(stage: StageConfig, registry: PluginRegistry) -> Iterator[st
     for name, each in functions.items():
         yield from _reference_problems(f"{path}.{name}", each, registry, is_here=is_here)
     for module in stage.preload if is_here else ():
-        why = problem(f"{module}:__name__")
+        why = reference_problem(f"{module}:__name__")
         if why is not None and why.endswith("does not exist"):
             yield f"{path}.preload: {why}"
     if is_here and references:
@@ -96,7 +96,7 @@ def _reference_problems(
         return
     try:
         reference = registry.resolve_reference(_PROJECTIONS, name)
-        why = problem(reference) if is_here else None
+        why = reference_problem(reference) if is_here else None
     except OmniError as error:
         yield f"{path}: {error}"
         return

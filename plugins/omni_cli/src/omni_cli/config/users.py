@@ -17,7 +17,7 @@ from omni_cli.config.server import flags
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.signatures import definition, source_tree
 from omni_core.config.request_defaults import with_parts
-from omni_core.config.schema import PARTS, PipelineConfig, RelayConfig, StageConfig
+from omni_core.config.schema import FIELD_CLASSES, PipelineConfig, RelayConfig, StageConfig
 from omni_core.interface import Parameter
 from omni_core.plugins import load_plugins
 
@@ -62,7 +62,7 @@ def settable(config: PipelineConfig) -> list[str]:
 
 
 def _parts_of(name: str) -> Iterable[attrs.Attribute[Any]]:
-    return attrs.fields(PARTS[name]) if name in PARTS else ()
+    return attrs.fields(FIELD_CLASSES[name]) if name in FIELD_CLASSES else ()
 
 
 def default_of(option: click.Option) -> Any:
@@ -108,8 +108,8 @@ def _constant(module: str, text: str, most: int = 8) -> str:
 
 def _field(cls: type, path: list[str]) -> User | None:
     name, *rest = path
-    if name in PARTS and rest:
-        return _field(PARTS[name], rest)
+    if name in FIELD_CLASSES and rest:
+        return _field(FIELD_CLASSES[name], rest)
     if name not in {attribute.name for attribute in attrs.fields(cls)}:
         return None
     if rest and not str(getattr(attrs.fields(cls), name).type).startswith("dict"):

@@ -19,7 +19,7 @@ from attrs import frozen
 from omni_cli.deploy.override_layers import ENVIRONMENT, Layer
 from omni_cli.deploy.platforms import PLATFORMS
 from omni_core.client.source import VARIABLE
-from omni_core.config.documents import Document, parse
+from omni_core.config.documents import Document, parse_yaml
 from omni_core.config.loading import SUFFIXES, expanded, is_file
 from omni_core.config.overrides import Override, value_of
 from omni_core.config.schema import PipelineConfig
@@ -222,7 +222,9 @@ def environment_layer(names: Iterable[str], environment: Mapping[str, str] | Non
             parts.append(name if parts and parts != ["stages"] else known.get(name.casefold(), name))
         path = tuple(parts)
         try:
-            overrides.append(Override(path, value_of(path, parse(text, variable)[0] if text else "", text), variable))
+            overrides.append(
+                Override(path, value_of(path, parse_yaml(text, variable)[0] if text else "", text), variable)
+            )
         except ConfigError as error:
             problems.append(str(error))
     return Layer(ENVIRONMENT, overrides, problems)

@@ -26,7 +26,7 @@ from omni_core.config.overrides import (
     set_field,
 )
 from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
-from omni_core.config.validation import problems as rule_problems
+from omni_core.config.validation import config_problems
 from omni_core.errors import ConfigError, did_you_mean
 
 ENVIRONMENT = "environment"
@@ -142,7 +142,7 @@ def apply(
         left_out |= offenders
         below = _without(below, [path for path, _ in offenders if path not in work.provenance])
     resolved = LayeredConfig(new, work.provenance, work.layers, below, origins or {})
-    problems += [resolved.located(line) for rule in (rule_problems, *rules) for line in rule(new)]
+    problems += [resolved.located(line) for rule in (config_problems, *rules) for line in rule(new)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return resolved

@@ -24,7 +24,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from omni_core.config.addresses import join_address
 from omni_core.control.faults import Sparing, kept_up, watched
-from omni_core.control.framing import parse
+from omni_core.control.framing import parse_frame
 from omni_core.control.network import Network, OnFrame
 from omni_core.errors import CodecError, ConfigError
 from omni_core.protocol.specs import NetworkSpec
@@ -200,7 +200,7 @@ class CurveListener:
         while True:
             pieces = [memoryview(piece.buffer) for piece in await self._socket.recv_multipart(copy=False)]
             try:
-                document, raw = parse(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
+                document, raw = parse_frame(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
             except CodecError as error:
                 logger.warning("a message of another machine was dropped: %s", error)
             else:

@@ -11,7 +11,7 @@ from itertools import count
 from omni_core.control.faults import Sparing
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import StartupError
-from omni_core.machines import Machine
+from omni_core.machines import RunMachine
 from omni_core.processes.process import SupervisedProcess
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
@@ -173,7 +173,7 @@ class Host:
         return self._machine.close() if self._machine is not None and not self._machine.problem else None
 
 
-class RemoteMachine(Machine):
+class RemoteMachine(RunMachine):
     """A host of a run, from one opening to its loss."""
 
     def __init__(self, host: Host, session: str, directory: str, address: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import ConfigError, StartupError
-from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Machine, Need
+from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Need, RunMachine
 from omni_launchers.hosts import messages, versions
 from omni_launchers.hosts.curve import CurveKeys, CurveNetwork, open_listener, spec_of
 from omni_launchers.hosts.host import FIRST_PAUSE, LONGEST_PAUSE, Host
@@ -192,7 +192,7 @@ class RayLauncher(Launcher):
                 claim.devices[node] = await cluster.ask_gpus(claim.group, claim.index, len(claim.gpus))
             return claim.devices[node]
 
-    async def _machine(self, node: str) -> Machine:
+    async def _machine(self, node: str) -> RunMachine:
         if node == self._own:
             return self.here
         if node not in self._nodes:

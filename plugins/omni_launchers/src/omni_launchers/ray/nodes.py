@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from omni_core.control.faults import watched
-from omni_core.machines import Machine
+from omni_core.machines import RunMachine
 from omni_launchers.hosts.curve import CurveKeys
 from omni_launchers.hosts.host import Host
 
@@ -36,7 +36,7 @@ class Node:
         self._watching: asyncio.Future[None] | None = None
         self._opening = asyncio.Lock()
 
-    async def machine(self) -> Machine:
+    async def machine(self) -> RunMachine:
         """Return the run's machine there, with an agent that lives.
 
         Raises:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 
-from omni_core.control.framing import parse
+from omni_core.control.framing import parse_frame
 from omni_core.control.network import OnFrame
 from omni_testing.world.clock import Clock, Loop
 
@@ -81,7 +81,7 @@ class End:
             self._unread.append((wire, data))
         else:
             wire.was_read()
-            self._on_frame(*parse(memoryview(data)))
+            self._on_frame(*parse_frame(memoryview(data)))
 
 
 class Wire:
