@@ -134,7 +134,7 @@ async def test_a_turn_is_recorded_and_sent(microphone: Any, monkeypatch: pytest.
         return SimpleNamespace(text="heard", audio=None, outputs={}, notices=[])
 
     folders: list[Path] = []
-    monkeypatch.setattr(session_module, "receive", receive)
+    monkeypatch.setattr(session_module, "receive_reply", receive)
     chat = session_module.Session(SimpleNamespace(interface=None), None, Generation(), Screen(), mic=True)
     lines = iter(["", "/mic", "/quit"])
 

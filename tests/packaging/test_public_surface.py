@@ -20,7 +20,7 @@ import pytest
 
 import omni_core.api
 import omni_torch.api
-from omni_core.plugins.levels import declared
+from omni_core.plugins.levels import declared_levels
 from omni_testing.authoring.kinds import TORCH_LEVEL
 
 ROOT = Path(__file__).parents[2]
@@ -161,9 +161,9 @@ def test_plugins_that_import_the_interface_for_pytorch_declare_its_level() -> No
     def entry_points(folder: Path) -> dict[str, dict[str, str]]:
         return tomllib.loads((folder / "pyproject.toml").read_text())["project"].get("entry-points", {})  # type: ignore[no-any-return]
 
-    offered = declared(entry_points(SOURCES["omni_torch"].parent)["omni.apis"]["torch"])["omni_torch"]
-    assert declared(f"[{TORCH_LEVEL}]")["omni_torch"] == offered
+    offered = declared_levels(entry_points(SOURCES["omni_torch"].parent)["omni.apis"]["torch"])["omni_torch"]
+    assert declared_levels(f"[{TORCH_LEVEL}]")["omni_torch"] == offered
     for name, source in SOURCES.items():
         users = any("omni_torch.api" in path.read_text() for path in source.rglob("*.py"))
         for value in entry_points(source.parent).get("omni", {}).values() if name not in INSIDE else ():
-            assert (offered if users else ()) == declared(value).get("omni_torch", ()), name
+            assert (offered if users else ()) == declared_levels(value).get("omni_torch", ()), name

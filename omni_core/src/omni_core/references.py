@@ -78,7 +78,7 @@ def reference_problem(reference: str) -> str | None:
     define any name.
     """
     module, _, attribute = normalize(reference).partition(":")
-    spec = find(module)
+    spec = find_module(module)
     if spec is None:
         return f"module {module!r} does not exist"
     read = getattr(spec.loader, "get_source", None)
@@ -96,7 +96,7 @@ def reference_problem(reference: str) -> str | None:
     return f"module {module!r} has no attribute {first!r}{did_you_mean(first, sorted(names))}"
 
 
-def find(module: str) -> ModuleSpec | None:
+def find_module(module: str) -> ModuleSpec | None:
     """Find a module as ``importlib.util.find_spec`` does, without importing the packages around it."""
     package, *inner = module.split(".")
     try:

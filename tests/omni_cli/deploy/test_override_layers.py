@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from omni_cli.deploy.files import leaves
 from omni_cli.deploy.override_layers import Layer, apply
-from omni_core.client.source import EVERY
+from omni_core.client.source import EVERY_STAGE
 from omni_core.config.loading import unstructure
 from omni_core.config.overrides import Override
 from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
@@ -160,11 +160,11 @@ def is_default(override: Override) -> bool:
 
 paths = st.one_of(
     st.tuples(
-        st.sampled_from([*STAGES, "third", EVERY]),
+        st.sampled_from([*STAGES, "third", EVERY_STAGE]),
         st.sampled_from(["gpu", "gpuu", "replicas", "next", "factory_args", "relay"]),
     ),
     st.tuples(st.sampled_from(STAGES), st.just("factory_args"), st.sampled_from("abz")),
-    st.tuples(st.just(EVERY), st.just("factory_args"), st.sampled_from("abz")),
+    st.tuples(st.just(EVERY_STAGE), st.just("factory_args"), st.sampled_from("abz")),
     st.tuples(st.sampled_from(STAGES), st.just("relay"), st.sampled_from(["credits", "credit"])),
     st.tuples(st.sampled_from(["retries", "retires", "stages", "relays", "server", "name"])),
 )
@@ -181,7 +181,7 @@ def test_an_override_changes_the_config_or_is_an_error_that_names_it(parts: tupl
     if refused:
         assert "--set it" in refused
         return
-    stages = STAGES if parts[0] == EVERY else (parts[0],) if parts[0] in STAGES else ()
+    stages = STAGES if parts[0] == EVERY_STAGE else (parts[0],) if parts[0] in STAGES else ()
     targets = [("stages", stage, *parts[1:]) for stage in stages] or [parts]
     hit = [
         each for each in targets if each[1:][0:1] == () or ".".join(each).removeprefix("stages.") in resolved.provenance

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omni_core.cli.reply import document, receive
+from omni_core.cli.reply import receive_reply, reply_document
 from omni_core.coordinator import StreamEvent
 from omni_core.interface import TEXT, TRANSCRIPTION, Interface
 from omni_core.protocol.messages import OmniRequest
@@ -43,9 +43,9 @@ EVENTS = [
 @pytest.mark.parametrize("interface", [None, Interface(roles={TRANSCRIPTION: "listen"})])
 async def test_a_transcript_is_shown_and_is_in_the_document(interface: Interface | None) -> None:
     screen = Screen()
-    reply = await receive(Pipe(interface, *EVENTS), OmniRequest(), screen)
+    reply = await receive_reply(Pipe(interface, *EVENTS), OmniRequest(), screen)
     assert screen.shown == "hello"
-    found: dict[str, Any] = document(reply)
+    found: dict[str, Any] = reply_document(reply)
     assert (found["text"], found["usage"]) == ("hello", {"prompt_tokens": 3})
     assert found["transcript"]["words"] == [
         {"text": "hello", "start": 0.0, "end": 0.5, "speaker": None, "confidence": None}
@@ -55,6 +55,6 @@ async def test_a_transcript_is_shown_and_is_in_the_document(interface: Interface
 async def test_what_was_heard_is_not_shown_among_the_answer() -> None:
     screen, interface = Screen(), Interface(roles={TRANSCRIPTION: "listen", TEXT: "write"})
     answer = StreamEvent("write", TextResult("fine"), final=True)
-    reply = await receive(Pipe(interface, *EVENTS, answer), OmniRequest(), screen)
+    reply = await receive_reply(Pipe(interface, *EVENTS, answer), OmniRequest(), screen)
     assert (screen.shown, reply.text) == ("fine", "fine")
-    assert document(reply)["transcript"]["text"] == "hello"
+    assert reply_document(reply)["transcript"]["text"] == "hello"

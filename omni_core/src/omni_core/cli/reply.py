@@ -33,7 +33,7 @@ class SpeechSink(Protocol):
         """Take float32 samples in [-1, 1], shape ``[n]``."""
 
 
-async def receive(pipe: Any, request: OmniRequest, screen: Screen, sinks: Sequence[SpeechSink] = ()) -> Reply:
+async def receive_reply(pipe: Any, request: OmniRequest, screen: Screen, sinks: Sequence[SpeechSink] = ()) -> Reply:
     """Send one request and show its reply as it comes; every piece of speech goes to all of ``sinks``.
 
     ``pipe`` has the ``interface`` and the ``stream`` of an :class:`~omni_core.client.AsyncPipe`.
@@ -60,7 +60,7 @@ def seconds_of(reply: Reply) -> float | None:
     return reply.audio.seconds if reply.audio or "audio" in reply.outputs else None
 
 
-def document(reply: Reply, audio_file: str | None = None) -> dict[str, Any]:
+def reply_document(reply: Reply, audio_file: str | None = None) -> dict[str, Any]:
     """Return a reply as ``--json`` prints it."""
     others = {name: data for name, data in reply.outputs.items() if name not in _SHOWN}
     if reply.transcript is not None:

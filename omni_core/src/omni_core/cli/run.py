@@ -81,13 +81,13 @@ def run(text: str | None, timeout: float | None, as_json: bool, **options: Any) 
 
 
 async def _answer(config: PipelineConfig, request: OmniRequest, *, as_json: bool) -> None:
-    from omni_core.cli.reply import document, receive, seconds_of
+    from omni_core.cli.reply import receive_reply, reply_document, seconds_of
     from omni_core.client import open_async
 
     async with open_async(config, on_progress=lambda stage, state: click.echo(f"{stage}: {state}", err=True)) as pipe:
-        reply = await receive(pipe, request, _Plain(quiet=as_json))
+        reply = await receive_reply(pipe, request, _Plain(quiet=as_json))
     if as_json:
-        click.echo(json.dumps(document(reply), default=str))
+        click.echo(json.dumps(reply_document(reply), default=str))
         return
     if reply.text and not reply.text.endswith("\n"):
         click.echo()

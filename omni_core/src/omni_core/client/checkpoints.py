@@ -11,13 +11,13 @@ from omni_core.interface import Interface
 from omni_core.plugins import PluginFault, isolated
 from omni_core.references import load
 
-CONFIGS = ("config.json", "model_index.json")
+CHECKPOINT_CONFIGS = ("config.json", "model_index.json")
 """The files that say what a checkpoint is: of a model, and of a pipeline of several models."""
 
 
 def config_of(folder: Path) -> Path | None:
     """Return the file that says what the checkpoint in a folder is, if there is one."""
-    return next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
+    return next((folder / name for name in CHECKPOINT_CONFIGS if (folder / name).is_file()), None)
 
 
 def interface_of(component: PipelineComponent, model: str | None) -> Interface | None:

@@ -22,10 +22,10 @@ from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.references import load
 from omni_core.services import SOURCES
 
-EVERY = "*"
+EVERY_STAGE = "*"
 """In place of a stage's name: every stage that has what is set."""
 
-VARIABLE = "OMNI_SET__"
+SETTING_VARIABLE = "OMNI_SET__"
 """Begins the name of a variable that sets a value: ``OMNI_SET__DECODER__GPU=1``."""
 
 
@@ -70,9 +70,9 @@ class PipelineSource:
     def _refuse_layers(self, settings: Iterable[Override]) -> None:
         """Raise a PluginError if there is more to apply than settings."""
         given = [] if self.overlay is None else [f"{self.dashes}config {self.overlay}"]
-        given += [each.origin for each in settings if EVERY in each.parts[:2]]
+        given += [each.origin for each in settings if EVERY_STAGE in each.parts[:2]]
         if not isinstance(self.name, PipelineConfig):  # a finished config has the environment already
-            given += [name for name in os.environ if name.startswith(VARIABLE)]
+            given += [name for name in os.environ if name.startswith(SETTING_VARIABLE)]
         if given:
             raise SOURCES.missing(f"{given[0]}: deploy files and layers need", load_plugins())
 

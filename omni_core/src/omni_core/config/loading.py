@@ -34,13 +34,13 @@ _CLASSES: tuple[type, ...] = (
 """Each after those of its fields."""
 
 
-SUFFIXES = (".yaml", ".yml", ".json")
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 """Ends of the names of files with configs."""
 
 
 def is_file(name: str) -> bool:
     """Return whether a name is that of a file, by its end."""
-    return name.endswith(SUFFIXES)
+    return name.endswith(CONFIG_SUFFIXES)
 
 
 def expanded(path: str | Path) -> Path:

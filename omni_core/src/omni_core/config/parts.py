@@ -9,7 +9,7 @@ from omni_core.plugins import PluginRegistry
 from omni_core.plugins.advice import comes_with
 from omni_core.plugins.registry import problem_of
 
-PARTS = ("factory", "model_runner", "feedback", "scheduler")
+STAGE_PARTS = ("factory", "model_runner", "feedback", "scheduler")
 
 
 def resolve_part(stage: StageConfig, part: str, name: str | None, registry: PluginRegistry) -> str | None:

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from omni_core.config.completion import completed
 from omni_core.config.compose import whole_name
-from omni_core.config.parts import PARTS, resolve_part, scheduler_of
+from omni_core.config.parts import STAGE_PARTS, resolve_part, scheduler_of
 from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups
 from omni_core.config.schema import PartConfig, PipelineConfig, StageConfig
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
@@ -211,7 +211,7 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
-    given = {name: getattr(stage, name) for name in PARTS} | {"scheduler": scheduler_of(stage, registry)}
+    given = {name: getattr(stage, name) for name in STAGE_PARTS} | {"scheduler": scheduler_of(stage, registry)}
     resolved: dict[str, Any] = {part: resolve_part(stage, part, name, registry) for part, name in given.items()}
     resolved |= {name: _projection(getattr(stage, name), registry) for name in _FUNCTIONS}
     return StageSpec(

@@ -20,7 +20,7 @@ from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, Component, Hook
 from omni_core.plugins.installed import EntryPoint, entry_points
 from omni_core.plugins.isolation import PluginFault, isolated
-from omni_core.plugins.levels import Levels, Offer, check_known, complaint, declared
+from omni_core.plugins.levels import Levels, Offer, check_known, complaint, declared_levels
 
 ENTRY_POINT_GROUP = "omni"
 
@@ -123,7 +123,7 @@ def _apis(points: Iterable[EntryPoint]) -> dict[str, Offer]:
         name = f"omni_{point.name}"
         if point.group == APIS_GROUP and name not in HOOKS:
             with suppress(ValueError):
-                for level in declared(point.value).get(name, ()):
+                for level in declared_levels(point.value).get(name, ()):
                     offers[name] = Offer(level, f"{point.distribution} ({point.version} is installed)")
     return offers
 
@@ -154,7 +154,7 @@ def _import(record: PluginRecord, entry_point: str, offers: Mapping[str, Offer])
     began = time.perf_counter()
     try:
         with isolated():
-            record.levels = declared(entry_point)
+            record.levels = declared_levels(entry_point)
             record.reason = complaint(record.levels, record.distribution, record.version, offers)
             if record.reason:
                 record.status = PluginStatus.INCOMPATIBLE

@@ -20,7 +20,7 @@ Levels = dict[str, tuple[int, ...]]
 """By hook: the API levels that a plugin works with, in ascending order."""
 
 
-def declared(entry_point: str) -> Levels:
+def declared_levels(entry_point: str) -> Levels:
     """Return the levels that the value of an entry point names.
 
     Raises:
@@ -73,10 +73,10 @@ def complaint(levels: Levels, distribution: str, version: str, offers: Mapping[s
     }
     offered = [
         f"{'this core' if by.startswith('omni-core ') else by.partition(' ')[0]} offers "
-        + described({name: (offers[name].level,) for name in wrong if offers[name].by == by})
+        + described_levels({name: (offers[name].level,) for name in wrong if offers[name].by == by})
         for by in dict.fromkeys(offers[name].by for name in wrong)
     ]
-    return f"it is made for {described(wrong)}, {', '.join(offered)}; upgrade {' and '.join(sorted(upgrades))}"
+    return f"it is made for {described_levels(wrong)}, {', '.join(offered)}; upgrade {' and '.join(sorted(upgrades))}"
 
 
 def plural_of(hook: str) -> str:
@@ -84,7 +84,7 @@ def plural_of(hook: str) -> str:
     return hook.removeprefix("omni_").replace("_", "-")
 
 
-def described(levels: Levels) -> str:
+def described_levels(levels: Levels) -> str:
     """Return levels in words: ``API level 1 or 2 of relays and pipelines, 1 of commands``."""
     if not levels:
         return "no API level"

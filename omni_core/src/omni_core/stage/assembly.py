@@ -17,13 +17,13 @@ from omni_core.references import load
 from omni_core.scheduling.base import Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
 
-CONTEXT = (
+CONTEXT_ARGUMENTS = (
     *("model_path", "device", "gpu_memory", "payload_bytes", "stage_name", "replica"),
     *("tp_rank", "tp_size", "tp_rendezvous"),
 )
 """The arguments that every callable of a stage is given if it accepts them; ``factory_args`` may replace their values."""
 
-BATCHING = ("batch_size", "batch_wait")
+BATCHING_ARGUMENTS = ("batch_size", "batch_wait")
 """Keys of ``factory_args`` that set how a batch function is called."""
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -44,7 +44,7 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
         return _assemble(spec)
     factory = _Callable.load(spec, "factory")
     given = spec.factory_args
-    batching = {name: given[name] for name in BATCHING if name in given and name not in factory.named}
+    batching = {name: given[name] for name in BATCHING_ARGUMENTS if name in given and name not in factory.named}
     own = evolve(spec, factory_args={name: value for name, value in given.items() if name not in batching})
     is_function = not own.factory_args and _required(factory.target) in (["payload"], ["payloads"])
     product = factory.target if is_function else factory.target(**_factory_arguments(factory, own))
@@ -141,7 +141,7 @@ class _Callable:
     def injected(self, spec: StageSpec) -> dict[str, Any]:
         """Return what it accepts of the stage's context; ``factory_args`` replace values of the context."""
         given = {**spec.injected, **spec.factory_args}
-        return {name: given[name] for name in CONTEXT if name in self.named and name in given}
+        return {name: given[name] for name in CONTEXT_ARGUMENTS if name in self.named and name in given}
 
     def check_complete(self, spec: StageSpec, arguments: dict[str, Any]) -> None:
         missing = [name for name in self.required if name not in arguments]
@@ -198,7 +198,7 @@ def _shared_out(spec: StageSpec, parts: list[_Callable]) -> dict[str, dict[str, 
         ConfigError: a key that no part or more than one part takes, or a part that lacks one.
     """
     options = {
-        part.kind: [name for name in part.named if name != _JOINTS.get(part.kind) and name not in CONTEXT]
+        part.kind: [name for name in part.named if name != _JOINTS.get(part.kind) and name not in CONTEXT_ARGUMENTS]
         for part in parts
     }
     arguments = {part.kind: part.injected(spec) for part in parts}

@@ -15,7 +15,7 @@ from omni_cli.deploy.source import LayeredSource
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, KernelComponent, works
 from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins
-from omni_core.plugins.levels import described
+from omni_core.plugins.levels import described_levels
 from omni_core.references import load
 
 _NEEDED = "this needs omni-testing: pip install omni-testing"
@@ -57,7 +57,7 @@ def list_() -> None:
         return
     width = max(len(record.name) for record in registry.records)
     for record in registry.records:
-        origin = f"{record.distribution} {record.version} ({described(record.levels)})"
+        origin = f"{record.distribution} {record.version} ({described_levels(record.levels)})"
         click.echo(f"{record.name:{width}}  {record.status.value:12}  {origin}  {record.reason}".rstrip())
         for defined in record.hooks.values():
             click.echo(f"{'':{width}}  defines the kind: {defined.kind} ({defined.plural}-{defined.level})")
@@ -88,7 +88,7 @@ def show(name: str) -> None:
         click.echo(f"{record.name}: {record.status.value}")
         click.echo(f"  distribution: {record.distribution} {record.version}")
         click.echo(f"  module:       {record.module}, {record.seconds * 1e3:.0f} ms")
-        click.echo(f"  made for:     {described(record.levels)}")
+        click.echo(f"  made for:     {described_levels(record.levels)}")
         if record.reason:
             click.echo(f"  reason:       {record.reason}")
         for line in record.warnings:

@@ -24,7 +24,7 @@ from omni_cli.request.images import StepsShown
 from omni_cli.request.media import problem_of
 from omni_cli.request.wav import WavWriter
 from omni_cli.sound_device import RECORDING_RATE, Player, Recorder, SoundDeviceError, open_sounddevice
-from omni_core.cli.reply import SpeechSink, receive, seconds_of
+from omni_core.cli.reply import SpeechSink, receive_reply, seconds_of
 from omni_core.client import AsyncPipe, Audio
 from omni_core.errors import OmniError, did_you_mean
 from omni_core.interface import Interface, Parameter
@@ -248,7 +248,7 @@ class Session:
         sinks: list[SpeechSink] = [sink for sink in (writer, player) if sink is not None]
         try:
             self._screen.status("")
-            reply = await receive(
+            reply = await receive_reply(
                 StepsShown(self._pipe, self._screen), self._generation.request(messages), self._screen, sinks
             )
             self.conversation.answered(reply.text or "...")

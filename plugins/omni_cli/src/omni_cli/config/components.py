@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from omni_cli.config.annotations import Kind, kinds
 from omni_cli.deploy.signatures import definition, parameters
-from omni_core.config.parts import PARTS, resolve_part, scheduler_of
+from omni_core.config.parts import STAGE_PARTS, resolve_part, scheduler_of
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError, did_you_mean
 from omni_core.launch.relay_plan import relay_reference
@@ -15,7 +15,7 @@ from omni_core.machines.selection import launcher_reference
 from omni_core.plugins import PluginRegistry
 from omni_core.references import reference_problem
 from omni_core.scheduling.simple import SimpleScheduler
-from omni_core.stage.assembly import BATCHING, CONTEXT
+from omni_core.stage.assembly import BATCHING_ARGUMENTS, CONTEXT_ARGUMENTS
 
 _PROJECTIONS = "omni_payload_projections"
 _FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "expand_fn", "stream_done_to_fn")
@@ -57,7 +57,7 @@ def unchecked(config: PipelineConfig, registry: PluginRegistry) -> Iterator[str]
 
 def _parts(stage: StageConfig, registry: PluginRegistry) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield each part of a stage, with its reference or the problem of finding it."""
-    for part in PARTS:
+    for part in STAGE_PARTS:
         try:
             name = scheduler_of(stage, registry) if part == "scheduler" else getattr(stage, part)
             yield part, resolve_part(stage, part, name, registry), None
@@ -108,21 +108,23 @@ def _argument_problems(stage: StageConfig, references: list[str], *, everything:
     """Yield a line for each argument that no part takes (if ``everything`` that may take it is known), or of a wrong type."""
     path = f"stages[{stage.name}].factory_args"
     taken = {each: kinds(each) or {} for each in references}
-    names: set[str] | None = set(BATCHING if stage.factory is not None else ())
+    names: set[str] | None = set(BATCHING_ARGUMENTS if stage.factory is not None else ())
     for each in references:
         only = only_parameters(each)
         names = None if names is None or only is None else names | only
     own = {name for each in taken.values() for name in each}
     try:
         batching = {
-            name: stage.factory_args[name] for name in BATCHING if name in stage.factory_args and name not in own
+            name: stage.factory_args[name]
+            for name in BATCHING_ARGUMENTS
+            if name in stage.factory_args and name not in own
         }
         SimpleScheduler.of_batches(list, **batching)
     except ConfigError as error:
         yield f"{path}.{error}"
     for name, value in stage.factory_args.items():
         if names is not None and everything and name not in names:
-            hint = did_you_mean(name, sorted(names - {*CONTEXT, *_GIVEN}), listing="it takes")
+            hint = did_you_mean(name, sorted(names - {*CONTEXT_ARGUMENTS, *_GIVEN}), listing="it takes")
             yield f"{path}.{name}: this stage has no such parameter{hint}"
         for reference, known in taken.items():
             kind: Kind | None = known.get(name)

@@ -13,7 +13,7 @@ from omni_cli.deploy.files import KEYS, SOURCE, DeployFile, SourceValues, enviro
 from omni_cli.deploy.override_layers import Layer, LayeredConfig, Rule, apply
 from omni_cli.deploy.platforms import platform
 from omni_cli.deploy.source import LayeredSource
-from omni_core.client.source import EVERY
+from omni_core.client.source import EVERY_STAGE
 from omni_core.config.loading import structure
 from omni_core.config.overrides import Override
 from omni_core.config.schema import PipelineConfig, StageConfig
@@ -90,7 +90,7 @@ class LenientSource(LayeredSource):
         )
         stages = [
             StageConfig(name=name, process=name, factory=_STAND_IN, next=following, terminal=following is None)
-            for name, following in pairwise([*(each for each in names if each != EVERY), None])
+            for name, following in pairwise([*(each for each in names if each != EVERY_STAGE), None])
             if name is not None
         ]
         config = PipelineConfig(
@@ -131,11 +131,11 @@ def resolved(
 def _type_problems(override: Override) -> Iterator[str]:
     """Yield a line for a value of a wrong type by itself, also where a higher layer hides it."""
     first, *rest = override.parts
-    is_stage = first == "stages" or (first not in KEYS and first != EVERY)
+    is_stage = first == "stages" or (first not in KEYS and first != EVERY_STAGE)
     if first == "stages":
         first, *rest = rest or [""]
     if (
-        first == EVERY
+        first == EVERY_STAGE
         or (is_stage and (not rest or rest == ["relay"]))
         or first in (*SOURCE, "relays", "runtime_overrides")
     ):
@@ -158,6 +158,6 @@ def _is_in_any_pipeline(override: Override) -> bool:
     parts = override.parts[2:] if override.parts[0] == "stages" else override.parts
     return (
         override.parts[0] not in SOURCE
-        and override.parts[1:2] != (EVERY,)
+        and override.parts[1:2] != (EVERY_STAGE,)
         and parts[:1] not in [(each,) for each in _ITS_OWN]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omni_core.client.checkpoints import CONFIGS, config_of
+from omni_core.client.checkpoints import CHECKPOINT_CONFIGS, config_of
 from omni_core.config.loading import read_yaml
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import PipelineComponent
@@ -29,7 +29,7 @@ def claimant(name: str, folder: Path, registry: PluginRegistry) -> PipelineCompo
     """
     path = config_of(folder)
     if path is None:
-        raise ConfigError(f"{name} is no checkpoint: it has no {' and no '.join(CONFIGS)}")
+        raise ConfigError(f"{name} is no checkpoint: it has no {' and no '.join(CHECKPOINT_CONFIGS)}")
     wanted = _architectures(read_yaml(path))
     claims = [
         (each, record) for each, record in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)

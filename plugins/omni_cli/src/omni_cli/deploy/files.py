@@ -18,9 +18,9 @@ from attrs import frozen
 
 from omni_cli.deploy.override_layers import ENVIRONMENT, Layer
 from omni_cli.deploy.platforms import PLATFORMS
-from omni_core.client.source import VARIABLE
+from omni_core.client.source import SETTING_VARIABLE
 from omni_core.config.documents import Document, parse_yaml
-from omni_core.config.loading import SUFFIXES, expanded, is_file
+from omni_core.config.loading import CONFIG_SUFFIXES, expanded, is_file
 from omni_core.config.overrides import Override, value_of
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, OmniError, did_you_mean, message_of
@@ -209,14 +209,14 @@ def environment_layer(names: Iterable[str], environment: Mapping[str, str] | Non
     overrides, problems = list[Override](), list[str]()
     for variable, text in (os.environ if environment is None else environment).items():
         nearly = re.fullmatch(r"omni_*set(_*)(.*)", variable, re.IGNORECASE)
-        if not variable.startswith(VARIABLE):
+        if not variable.startswith(SETTING_VARIABLE):
             if nearly and (nearly[1] or nearly[2].lower().startswith(tuple(known))):
                 problems.append(
-                    f"{variable}: sets nothing; did you mean {VARIABLE}{nearly[2]}, with __ for the dots of a path?"
+                    f"{variable}: sets nothing; did you mean {SETTING_VARIABLE}{nearly[2]}, with __ for the dots of a path?"
                 )
             continue
         parts: list[str] = []
-        for part in variable.removeprefix(VARIABLE).split("__"):
+        for part in variable.removeprefix(SETTING_VARIABLE).split("__"):
             kept = bool({"env", "env_defaults"} & {*parts})
             name = part.lower() if part.isupper() and not kept else part
             parts.append(name if parts and parts != ["stages"] else known.get(name.casefold(), name))
@@ -280,7 +280,9 @@ def _file(name: str, registry: PluginRegistry) -> Path:
     shipped = presets(components[0]) if components and isinstance(components[0], PipelineComponent) else {}
     if preset not in shipped:
         listing = [f"{pipeline}/{each}" for each in shipped] or list(preset_names(registry))
-        raise ConfigError(f"{name} is neither a file ({', '.join(SUFFIXES)}) nor a preset{did_you_mean(name, listing)}")
+        raise ConfigError(
+            f"{name} is neither a file ({', '.join(CONFIG_SUFFIXES)}) nor a preset{did_you_mean(name, listing)}"
+        )
     return shipped[preset]
 
 

@@ -15,7 +15,7 @@ import attrs
 from attrs import evolve, field, frozen
 
 from omni_cli.deploy.origins import located
-from omni_core.client.source import EVERY
+from omni_core.client.source import EVERY_STAGE
 from omni_core.config.loading import structure, unstructure
 from omni_core.config.overrides import (
     Fields,
@@ -33,7 +33,7 @@ ENVIRONMENT = "environment"
 """The name of the layer of environment variables."""
 
 _USED_BY = {"gpu": "device", "gpu_memory": "device", "tp_size": "tp_size"}
-"""Fields that :data:`EVERY` sets where the stage's factory takes this argument."""
+"""Fields that :data:`EVERY_STAGE` sets where the stage's factory takes this argument."""
 
 Rule = Callable[[PipelineConfig], Iterable[str]]
 """Yields a line for each problem of a config, which begins with a path such as ``stages[decoder].tp_size:``."""
@@ -57,7 +57,7 @@ class LayeredConfig(ResolvedConfig):
 
     Attributes:
         provenance: of every value that a layer set: path to ``(origin, value before, value now)``.
-        layers: what was applied, from low to high, with :data:`EVERY` replaced by the stages.
+        layers: what was applied, from low to high, with :data:`EVERY_STAGE` replaced by the stages.
         below: the fields of the config before any layer, as plain data.
         origins: where a file says them, by path.
     """
@@ -82,7 +82,7 @@ class LayeredConfig(ResolvedConfig):
 
 
 def for_every_stage(overrides: Iterable[Override]) -> tuple[list[Override], list[Override]]:
-    """Split overrides into those for :data:`EVERY` stage, which are weaker, and the others."""
+    """Split overrides into those for every stage, which are weaker, and the others."""
     split: tuple[list[Override], list[Override]] = ([], [])
     for each in overrides:
         split[not _is_for_every_stage(each)].append(each)
@@ -90,7 +90,7 @@ def for_every_stage(overrides: Iterable[Override]) -> tuple[list[Override], list
 
 
 def _is_for_every_stage(override: Override) -> bool:
-    return override.parts[0] == EVERY or override.parts[:2] == ("stages", EVERY)
+    return override.parts[0] == EVERY_STAGE or override.parts[:2] == ("stages", EVERY_STAGE)
 
 
 def _given(stage: Mapping[str, Any]) -> Collection[str]:
@@ -112,7 +112,7 @@ def apply(
     Args:
         config: a config, or its fields as plain data, which may be wrong.
         origins: then, where each path of it was written.
-        parameters: decides which stages :data:`EVERY` means.
+        parameters: decides which stages :data:`EVERY_STAGE` means.
         rules: further checks of the whole config.
         outside: beginnings of paths that ``config`` was made from: they are recorded only.
         problems: those found before.
@@ -229,7 +229,7 @@ class _Application:
             if not _is_for_every_stage(override):
                 yield override
                 continue
-            rest = override.parts[override.parts.index(EVERY) + 1 :]
+            rest = override.parts[override.parts.index(EVERY_STAGE) + 1 :]
             field_name, wanted = rest[0] if rest else "", ""
             if field_name == "factory_args" and len(rest) > 1:
                 wanted = rest[1]

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import fields
 
 from omni_cli.deploy.signatures import parameters
-from omni_core.config.parts import PARTS, resolve_part, scheduler_of
+from omni_core.config.parts import STAGE_PARTS, resolve_part, scheduler_of
 from omni_core.config.schema import StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.plugins import PluginRegistry
@@ -22,7 +22,7 @@ def parameters_of(stage: Mapping[str, Any], registry: PluginRegistry) -> dict[st
     found: dict[str, tuple[str, str | None]] = {}
     try:
         config = StageConfig(**{name: value for name, value in stage.items() if name in known and name != "relay"})
-        given = {name: getattr(config, name) for name in PARTS} | {"scheduler": scheduler_of(config, registry)}
+        given = {name: getattr(config, name) for name in STAGE_PARTS} | {"scheduler": scheduler_of(config, registry)}
     except (ConfigError, PluginError, TypeError):
         return {}  # what is wrong with the stage is reported elsewhere
     for part, name in given.items():

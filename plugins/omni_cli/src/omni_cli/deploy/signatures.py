@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from omni_core.references import find, normalize
+from omni_core.references import find_module, normalize
 
 
 def parameters(reference: str) -> dict[str, str | None] | None:
@@ -86,7 +86,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def source_tree(module: str) -> ast.Module | None:
     """Return the parsed source of a module; ``None`` if it has none, or there is no such module."""
     try:
-        spec = find(module)
+        spec = find_module(module)
         source = None if spec is None else getattr(spec.loader, "get_source", lambda name: None)(spec.name)
         return None if source is None else ast.parse(source)
     except (ImportError, SyntaxError, ValueError):

@@ -30,7 +30,7 @@ from omni_cli.deploy.override_layers import Layer, LayeredConfig, Rule, apply, f
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.platforms import platform
 from omni_core.client.checkpoints import interface_of
-from omni_core.client.source import EVERY, PipelineSource
+from omni_core.client.source import EVERY_STAGE, PipelineSource
 from omni_core.config.loading import expanded, is_file, structure
 from omni_core.config.overrides import Override
 from omni_core.config.schema import PipelineConfig
@@ -137,7 +137,7 @@ class LayeredSource(PipelineSource):
             named.append(Override(("options", name), value, f"{self.dashes}option {name}={value}"))
         if self.model is not None:
             named.append(Override(("model_path",), self.model, f"{self.dashes}model {self.model}"))
-        return [Layer(f"{self.dashes}set {EVERY}", every), Layer(f"{self.dashes}set", named)]
+        return [Layer(f"{self.dashes}set {EVERY_STAGE}", every), Layer(f"{self.dashes}set", named)]
 
     def made(self, deploy: DeployFile | None, chosen: SourceValues, registry: PluginRegistry) -> PipelineConfig:
         """Return what the function of the chosen pipeline makes. Raises as :meth:`resolve`."""

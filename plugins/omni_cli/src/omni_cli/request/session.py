@@ -16,7 +16,7 @@ from omni_cli.request.out import STANDARD_OUTPUT, written_to
 from omni_cli.request.videos import as_document as video_document
 from omni_cli.request.videos import save_video
 from omni_cli.request.wav import WavWriter
-from omni_core.cli.reply import document, receive, seconds_of
+from omni_core.cli.reply import receive_reply, reply_document, seconds_of
 from omni_core.client import Reply, open_async
 from omni_core.config.schema import PipelineConfig
 
@@ -42,7 +42,7 @@ async def one_reply(
             if trace is not None:
                 await pipe.start_profile()
             try:
-                reply = await receive(
+                reply = await receive_reply(
                     StepsShown(pipe, display), generation.request(messages), display, [writer] if writer else []
                 )
             finally:
@@ -60,7 +60,7 @@ async def one_reply(
             if trace is not None:
                 display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
     if as_json:
-        found = document(reply, str(sound) if sound else None)
+        found = reply_document(reply, str(sound) if sound else None)
         if "image" in reply.outputs:
             found["image"] = as_document(reply.outputs["image"])
         if "video" in reply.outputs:

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import find
+from omni_core.references import find_module
 
 
 def preload_of(spec: ProcessSpec) -> list[str]:
@@ -23,7 +23,7 @@ def imports_torch(reference: str) -> bool:
     """Return whether importing the module at ``package.module:attribute`` imports torch at once, by its source. Nothing is imported;
     False where the source cannot be read.
     """
-    spec = find(reference.partition(":")[0])
+    spec = find_module(reference.partition(":")[0])
     if spec is None or spec.origin is None:
         return False
     try:
