@@ -11,21 +11,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from omni_core import errors
-from omni_core.control import peer
-from omni_core.coordinator import reading
-from omni_core.stage import inflow, outputs, thread
-
 if TYPE_CHECKING:
     from omni_testing.world.simulation import World
 
-SMALL: list[tuple[Any, str, int]] = [
-    (reading, "PAUSE_EVENTS", 4),
-    (outputs, "MOST_OUTPUTS", 3),
-    (inflow, "MOST_CHUNKS", 4),
-    (peer, "BACKLOG_MESSAGES", 5),
-    (peer, "ASK_AFTER", 6),
-]
+SMALL = {
+    "omni_core.coordinator.reading.PAUSE_EVENTS": 4,
+    "omni_core.stage.outputs.MOST_OUTPUTS": 3,
+    "omni_core.stage.inflow.MOST_CHUNKS": 4,
+    "omni_core.control.peer.BACKLOG_MESSAGES": 5,
+    "omni_core.control.peer.ASK_AFTER": 6,
+}
 """Bounds so small that what happens at them happens often."""
 
 _EXPECTED_ERRORS = ("stage %s: %s%s", "stage %s has died %d times")
@@ -42,11 +37,11 @@ def patched(world: World, *, small: bool) -> Iterator[None]:
         return current.process.pid if current is not None else 1
 
     with ExitStack() as patches:
-        for where, name, value in SMALL if small else ():
-            patches.enter_context(patch.object(where, name, value))
+        for name, value in SMALL.items() if small else ():
+            patches.enter_context(patch(name, value))
         patches.enter_context(patch.object(os, "getpid", pid))
-        patches.enter_context(patch.object(thread, "threading", SimpleNamespace(Thread=_NoThread)))
-        patches.enter_context(patch.object(errors, "threading", _Inline))
+        patches.enter_context(patch("omni_core.stage.thread.threading", SimpleNamespace(Thread=_NoThread)))
+        patches.enter_context(patch("omni_core.errors.threading", _Inline))
         log.addHandler(handler)
         log.setLevel(logging.ERROR)
         log.propagate = False
