@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from omni_core.hookspecs import Component
 from omni_core.plugins import PluginRecord, load_plugins
-from omni_core.plugins.levels import declared_levels
 
 IMPORT_SECONDS = 0.02
 """Seconds that the import of an entry point's module may take, beyond omni's own hookspecs."""
@@ -85,7 +84,7 @@ class PluginConformance:
         raise AssertionError(f"importing the plugin takes {best * 1e3:.0f} ms")
 
     def test_its_entry_point_declares_its_api_levels(self) -> None:
-        levels = declared_levels(self._entry_point().value)
+        levels = self._record().levels
         for name in {hook for hook, _ in self.components()}:
             hook = load_plugins().hooks[name]
             wanted = f"its entry point must name the API level: {self.module()} [{hook.plural}-{hook.level}]"
