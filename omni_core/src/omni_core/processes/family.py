@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "OMNI_PROCESS"
-ROOM = {MARK: "-" * 80}
+MARK_ROOM = {MARK: "-" * 80}
 """For the environment of an interpreter that becomes stage processes, so that :func:`take_mark` has room in it."""
 
 SWEEP = """

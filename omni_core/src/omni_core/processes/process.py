@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 
 from omni_core.forks import forget, keep_from_forks
-from omni_core.processes.family import MARK, ROOM, end_family
+from omni_core.processes.family import MARK, MARK_ROOM, end_family
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
@@ -215,7 +215,7 @@ class StageProcess(SupervisedProcess):
             pass_fds=inherited,
             # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
             process_group=0,
-            env={**with_defaults(self.spec.env), **self.spec.own_env, **ROOM},
+            env={**with_defaults(self.spec.env), **self.spec.own_env, **MARK_ROOM},
         )
         self._begin(process.pid, process.wait)
 

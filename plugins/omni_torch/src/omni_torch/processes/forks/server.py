@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
-from omni_core.processes.family import ROOM
+from omni_core.processes.family import MARK_ROOM
 from omni_core.processes.process import interpreter, wait_for, with_defaults
 from omni_core.protocol.specs import ProcessSpec
 from omni_torch.processes.forks.sources import preload_of
@@ -63,7 +63,7 @@ class ForkServer:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,
-                env=place[0] | ROOM,
+                env=place[0] | MARK_ROOM,
             )
         ours.setblocking(False)
         self._imported = set()
