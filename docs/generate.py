@@ -136,7 +136,7 @@ CONTRACTS = {
         "omni_core.machines.launcher:LauncherOptions",
         "omni_core.machines.launcher:Need",
         "omni_core.machines.launcher:Grant",
-        "omni_core.machines.launcher:Machine",
+        "omni_core.machines.launcher:RunMachine",
     ],
     "Model runners": [
         "omni_core.model_runner:ModelRunner",

@@ -1,4 +1,4 @@
-"""Models, relays, kernels, examples, scaffolds and pages import of omni-core and omni-torch only their public modules."""
+"""Distributions import of omni-core and omni-torch only public modules; parts of the runtime also ``omni_core.runtime_api``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import cast
 import pytest
 
 import omni_core.api
+import omni_core.runtime_api
 import omni_torch.api
 from omni_core.plugins.levels import declared_levels
 from omni_testing.authoring.kinds import TORCH_LEVEL
@@ -67,6 +68,13 @@ def written() -> Iterator[tuple[str, str]]:
             yield str(page.relative_to(ROOT)), block
 
 
+def used_by_the_runtime() -> Iterator[tuple[str, str]]:
+    """Yield what the runtime's other distributions import of the core, with its place."""
+    for path in (path for name in INSIDE - {"omni_core"} for path in SOURCES[name].rglob("*.py")):
+        found = [name for name in imported(ast.parse(path.read_text())) if name.startswith("omni_core")]
+        yield from ((str(path.relative_to(ROOT)), name) for name in found)
+
+
 def statements(source: str) -> ast.Module:
     """Parse a source; of a template with holes, the imports."""
     try:
@@ -84,15 +92,31 @@ def test_strangers_import_public_names_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_parts_of_the_runtime_import_the_two_api_modules_only() -> None:
+    found = list(used_by_the_runtime())
+    assert len({place for place, _ in found}) > 200
+    allowed = {"omni_core:__version__", *(f"omni_core.runtime_api:{name}" for name in omni_core.runtime_api.__all__)}
+    wrong = [f"{place} imports {name}" for place, name in found if name not in allowed and not is_public(name)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_name_for_the_runtime_is_used_and_is_not_public() -> None:
+    names = set(omni_core.runtime_api.__all__)
+    unused = names - {name.partition(":")[2] for _, name in used_by_the_runtime()}
+    assert not unused, f"nothing else uses {sorted(unused)}: take it out"
+    assert not names & {*omni_core.api.__all__, *sys.modules["omni_core"].__all__}
+
+
 def test_the_packages_themselves_import_no_api_module() -> None:
     """So an api module may be imported first: nothing that it loads asks it for a name."""
     for name in ("omni_core", "omni_torch"):
         for path in (SOURCES[name] / name).rglob("*.py"):
-            own = [each for each in imported(ast.parse(path.read_text())) if re.match(rf"{name}(\.|:)api\b", each)]
+            names = imported(ast.parse(path.read_text()))
+            own = [each for each in names if re.match(rf"{name}[.:](runtime_)?api\b", each)]
             assert not own, f"{path.relative_to(ROOT)} imports {own}"
 
 
-@pytest.mark.parametrize("api", API, ids=lambda api: api.__name__)
+@pytest.mark.parametrize("api", [*API, omni_core.runtime_api], ids=lambda api: api.__name__)
 def test_the_lists_of_an_api_module_agree(api: ModuleType) -> None:
     tree = ast.parse(Path(api.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))

@@ -106,7 +106,7 @@ if TYPE_CHECKING:
         Word,
     )
     from omni_core.protocol.tensors import Buffer, address_of, as_tensor, copy, flat, wait_for_device
-    from omni_core.references import imported, load
+    from omni_core.references import exports, imported, load
     from omni_core.relay.base import Relay, RelayOperation, RelayOptions
     from omni_core.scheduling.aside import AsideScheduler
     from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
@@ -118,8 +118,8 @@ __all__ = [
     # Plugins: the marker of hooks, and the components that they return
     "HOOKS", "Component", "KernelComponent", "PartComponent", "PipelineComponent", "Probe", "ProbeWarning",
     "RelayComponent", "SchedulerComponent", "ServiceComponent", "hookimpl", "hookspec",
-    # Installed plugins and dotted references
-    "PluginRegistry", "load_plugins", "imported", "load",
+    # Installed plugins, dotted references, and the names of an interface of one's own
+    "PluginRegistry", "load_plugins", "imported", "load", "exports",
     # Pipelines: their stages, where these are placed, and pipelines of pipelines
     "EndpointsConfig", "LauncherConfig", "PipelineConfig", "RelayConfig", "RequestDefaults", "RequestLimits",
     "RestartConfig", "StageConfig", "DoesNotFitError", "Machine", "Placement", "Edge", "compose", "expanded", "AUTO",
@@ -188,7 +188,7 @@ _HOMES = {
         "AudioChunk AudioResult ImageChunk ImageResult Segment TextChunk TextResult Transcript TranscriptChunk Word"
     ),
     "omni_core.protocol.tensors": "Buffer address_of as_tensor copy flat wait_for_device",
-    "omni_core.references": "imported load",
+    "omni_core.references": "exports imported load",
     "omni_core.relay.base": "Relay RelayOperation RelayOptions",
     "omni_core.scheduling.aside": "AsideScheduler",
     "omni_core.scheduling.base": "IncomingMessage MessageQueue OutgoingMessage Scheduler",

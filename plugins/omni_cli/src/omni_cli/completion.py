@@ -17,9 +17,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from omni_cli.deploy.files import preset_names
 from omni_cli.deploy.source import LayeredSource
-from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, StageConfig
-from omni_core.hookspecs import PipelineComponent
-from omni_core.plugins import load_plugins
+from omni_core.api import PipelineComponent, PipelineConfig, RelayConfig, RestartConfig, StageConfig, load_plugins
 
 _FIXED = {"name", "next", "terminal", "wait_for", "stream_to"}
 _PARTS: dict[str, type] = {"relay": RelayConfig, "restart": RestartConfig}

@@ -17,10 +17,8 @@ from omni_cli import machine_facts
 from omni_cli.plugins import clashes
 from omni_cli.requirements import ours, unmet
 from omni_core import __version__
-from omni_core.config.placement import gib
-from omni_core.config.schema import PipelineConfig
-from omni_core.hookspecs import HOOKS, SchedulerComponent, works
-from omni_core.plugins import Defect, PluginRegistry, PluginStatus, load_plugins
+from omni_core.api import HOOKS, PipelineConfig, PluginRegistry, SchedulerComponent, gib, load_plugins
+from omni_core.runtime_api import Defect, PluginStatus, works
 
 _LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "msgpack")
 _SHOWN_MODELS = 6

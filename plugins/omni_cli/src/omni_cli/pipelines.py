@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import click
 
 from omni_cli.deploy.files import presets
-from omni_core.hookspecs import PipelineComponent
-from omni_core.interface import Interface, Parameter
-from omni_core.plugins import load_plugins
+from omni_core.api import Interface, Parameter, PipelineComponent, load_plugins
 
 
 @click.command()

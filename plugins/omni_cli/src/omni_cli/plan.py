@@ -12,13 +12,9 @@ from omni_cli.deploy.budgets import problems
 from omni_cli.deploy.fitting import check_placement, gpus_of, placed
 from omni_cli.deploy.options import resolve_config
 from omni_cli.deploy.platforms import platform
-from omni_core.cli.source import with_source
-from omni_core.config.completion import DoesNotFitError, Machine
-from omni_core.config.placement import PlannedProcess, gib, parse_bytes
-from omni_core.config.placement import plan as planned_processes
-from omni_core.errors import ConfigError
-from omni_core.plugins import load_plugins
-from omni_core.references import load
+from omni_core.api import ConfigError, DoesNotFitError, Machine, gib, load, load_plugins, parse_bytes
+from omni_core.runtime_api import PlannedProcess, with_source
+from omni_core.runtime_api import plan as planned_processes
 
 
 class _Plan(click.Command):

@@ -12,11 +12,8 @@ from textwrap import wrap
 import click
 
 from omni_cli.deploy.source import LayeredSource
-from omni_core.errors import did_you_mean
-from omni_core.hookspecs import HOOKS, KernelComponent, works
-from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins
-from omni_core.plugins.levels import described_levels
-from omni_core.references import load
+from omni_core.api import HOOKS, KernelComponent, PluginRegistry, did_you_mean, load, load_plugins
+from omni_core.runtime_api import Defect, PluginFault, PluginRecord, described_levels, isolated, works
 
 _NEEDED = "this needs omni-testing: pip install omni-testing"
 

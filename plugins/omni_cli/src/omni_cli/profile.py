@@ -9,7 +9,7 @@ import click
 
 from omni_cli.runs import chosen, run_argument
 from omni_cli.status_client import StatusClient
-from omni_core.protocol.messages import ProfileDone
+from omni_core.runtime_api import ProfileDone
 
 
 @click.command()

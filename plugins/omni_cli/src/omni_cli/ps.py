@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omni_cli.runs import Run, chosen, duration, owner, run_argument, runs
-from omni_core.errors import ConfigError, OmniError
+from omni_core.api import ConfigError, OmniError
 
 
 @click.command()

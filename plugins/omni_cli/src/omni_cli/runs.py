@@ -16,9 +16,8 @@ from attrs import frozen
 from click.shell_completion import CompletionItem
 
 from omni_cli.status_client import StatusClient, is_private, running
-from omni_core.errors import ConfigError, OmniError, did_you_mean
-from omni_core.processes.run_directory import temporary_directory
-from omni_core.protocol.messages import StatusReport
+from omni_core.api import ConfigError, OmniError, did_you_mean
+from omni_core.runtime_api import StatusReport, temporary_directory
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a Unix socket."""

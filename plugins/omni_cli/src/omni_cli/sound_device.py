@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from omni_core.errors import OmniError
+from omni_core.api import OmniError
 
 RECORDING_RATE = 16_000
 """Hz of a recording: what models of speech hear."""

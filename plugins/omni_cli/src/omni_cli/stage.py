@@ -12,10 +12,8 @@ import click
 
 from omni_cli.runs import Run, chosen, run_argument
 from omni_cli.status_client import StatusClient
-from omni_core.config.loading import parse_assignment
-from omni_core.config.overrides import value_of
-from omni_core.errors import ConfigError, OmniError
-from omni_core.protocol.operation_messages import Change, OperationRequest
+from omni_core.api import ConfigError, OmniError
+from omni_core.runtime_api import Change, OperationRequest, parse_assignment, value_of
 
 _NAME = click.argument("name")
 _SET = click.option(

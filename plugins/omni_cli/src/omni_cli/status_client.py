@@ -12,16 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omni_core.control.plane import ControlPlane
-from omni_core.errors import OmniError
-from omni_core.processes.run_directory import temporary_directory
-from omni_core.protocol.messages import ProfileDone, ProfileRequest, StatusReport, StatusRequest
-from omni_core.protocol.operation_messages import (
+from omni_core.api import OmniError
+from omni_core.runtime_api import (
     Change,
+    ControlPlane,
     OperationCancel,
     OperationDone,
     OperationRequest,
     OperationStep,
+    ProfileDone,
+    ProfileRequest,
+    StatusReport,
+    StatusRequest,
+    temporary_directory,
 )
 
 _ANSWER_SECONDS = 5.0

@@ -24,8 +24,8 @@ from rich.text import Text
 from omni_cli.deploy.predictions import SATURATED, Prediction, read_prediction
 from omni_cli.runs import Run, chosen, duration, owner, run_argument
 from omni_cli.status_client import StatusClient
-from omni_core.errors import OmniError
-from omni_core.protocol.messages import StatusReport
+from omni_core.api import OmniError
+from omni_core.runtime_api import StatusReport
 
 _LEAVE = frozenset(b"qQ\x04")
 

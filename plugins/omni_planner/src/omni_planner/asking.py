@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 from attrs import fields
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, PipelineConfig
 from omni_planner.asks import KINDS, ask_of
 from omni_planner.devices import Fleet, Rates, assumed
 from omni_planner.estimate import Device, Estimate, estimate

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve, fields
 
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean
 from omni_torch.placement.work import Ask
 
 KINDS = {

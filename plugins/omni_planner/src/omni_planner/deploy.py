@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from omni_cli.deploy.source import LayeredSource
-from omni_core.config.loading import is_file
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.api import PipelineConfig, StageConfig
+from omni_core.runtime_api import is_file
 
 _WRITTEN = ("gpu", "gpu_memory", "tp_size", "replicas", "process", "balance", "host")
 """Fields of a stage that a search changes."""

@@ -7,8 +7,7 @@ from typing import Any
 
 from attrs import evolve, fields, frozen
 
-from omni_core.config.placement import gib, parse_bytes
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean, gib, parse_bytes
 
 GIB = 2**30
 

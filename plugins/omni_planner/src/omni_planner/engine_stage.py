@@ -6,7 +6,7 @@ from collections import deque
 
 from attrs import define, field
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_planner.estimate import NOTHING, Costing, Visit
 from omni_planner.load import Flight
 from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, streamed

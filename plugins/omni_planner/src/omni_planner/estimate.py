@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from attrs import define, evolve, field, frozen
 
-from omni_core.config.placement import Budget, gib, plan
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
+from omni_core.api import Budget, ConfigError, PipelineConfig, StageConfig, gib
+from omni_core.runtime_api import plan
 from omni_planner.asks import KINDS, of_sizes
 from omni_planner.devices import Accelerator, Rates
 from omni_torch.placement.budgets import (

@@ -7,8 +7,7 @@ from math import floor
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError, did_you_mean
-from omni_core.interface import Interface
+from omni_core.api import ConfigError, Interface, did_you_mean
 from omni_planner.estimate import Estimate
 from omni_planner.load import Flight
 

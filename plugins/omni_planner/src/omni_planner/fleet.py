@@ -11,7 +11,7 @@ from math import ceil
 
 from attrs import define, evolve, frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_planner.devices import Fleet
 from omni_planner.load import Load
 from omni_planner.search import LONGER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from omni_core.config.schema import StageConfig
+from omni_core.api import StageConfig
 from omni_planner.estimate import Estimate
 from omni_planner.replica import settings_of
 from omni_planner.shapes import ranks_of

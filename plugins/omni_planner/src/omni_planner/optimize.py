@@ -11,8 +11,8 @@ import click
 from attrs import asdict, evolve
 
 from omni_cli.deploy.options import source_of
-from omni_core.cli.source import with_source
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
+from omni_core.runtime_api import with_source
 from omni_planner.asking import about, estimated, mix_of, rate_of, with_estimate
 from omni_planner.deploy import deploy_text
 from omni_planner.figures import Objectives

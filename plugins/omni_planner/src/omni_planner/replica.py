@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from omni_core.config.schema import StageConfig
-from omni_core.errors import ConfigError
-from omni_core.references import load
+from omni_core.api import ConfigError, StageConfig, load
 from omni_planner.clock import Clock, Gpu, Thread
 from omni_planner.engine_stage import BLOCK, EngineStage
 from omni_planner.estimate import CLIENT, StageEstimate

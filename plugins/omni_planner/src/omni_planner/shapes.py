@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import PipelineConfig
 from omni_planner.estimate import Costing, Estimate, Kind, Sample
 from omni_torch.placement.work import Counts
 from omni_torch.vocoder.passes import next_chunk

@@ -10,9 +10,8 @@ from attrs import asdict
 
 from omni_cli.deploy.fitting import placed
 from omni_cli.deploy.options import source_of
-from omni_core.cli.source import with_source
-from omni_core.config.completion import Machine
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, Machine
+from omni_core.runtime_api import with_source
 from omni_planner.asking import about, estimated, mix_of, rate_of, with_estimate
 from omni_planner.estimate import Estimate
 from omni_planner.figures import Quantiles, figures_of, first_outputs

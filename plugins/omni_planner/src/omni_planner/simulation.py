@@ -10,14 +10,19 @@ from itertools import count
 
 from attrs import field, frozen
 
-from omni_core.config.placement import plan
-from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator.actions import Action, Ended, Start
-from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup, least_busy
-from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.coordinator.turns import AdmittingMachine
-from omni_core.errors import OverloadedError
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import OmniRequest, OverloadedError, PipelineConfig
+from omni_core.runtime_api import (
+    BALANCES,
+    Action,
+    AdmittingMachine,
+    Ended,
+    ReplicaChoice,
+    ReplicatedGroup,
+    RequestMachine,
+    Start,
+    least_busy,
+    plan,
+)
 from omni_planner.admission.options import policy_of
 from omni_planner.clock import Clock, Gpu
 from omni_planner.estimate import CLIENT, Estimate

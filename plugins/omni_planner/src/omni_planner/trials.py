@@ -10,11 +10,8 @@ from attrs import define, evolve, field, frozen
 
 from omni_cli.deploy.budgets import check
 from omni_cli.deploy.fitting import placed
-from omni_core.config.completion import Machine
-from omni_core.config.placement import plan
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.config.validation import validate
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, Machine, PipelineConfig, StageConfig
+from omni_core.runtime_api import plan, validate
 from omni_planner.estimate import CLIENT, Estimate
 from omni_planner.figures import Objectives, Quantiles, figures_of
 from omni_planner.load import Load

@@ -21,8 +21,8 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from omni_core.errors import ConfigError, OmniError, did_you_mean, shown
-from omni_core.protocol.operation_messages import Change
+from omni_core.api import ConfigError, OmniError, did_you_mean, shown
+from omni_core.runtime_api import Change
 from omni_serve.app import Application, add_error_handlers
 from omni_serve.auth import describe
 from omni_serve.bodies import body_of, json_response

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core import __version__
-from omni_core.control.faults import watched
+from omni_core.api import watched
 from omni_serve import chat, health, images, models, page, responses, speech, speech_socket, transcriptions, voices
 from omni_serve.bodies import component_schemas
 from omni_serve.dispatch import Dispatch

@@ -19,7 +19,7 @@ from typing import Any
 import cattrs
 from attrs import asdict, define, evolve, field, frozen
 
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean
 
 SCOPES = ("inference", "voices", "metrics", "admin")
 """``inference``: every endpoint that answers. ``voices``: upload and delete voices. ``metrics``: ``/metrics``. ``admin``: all of the

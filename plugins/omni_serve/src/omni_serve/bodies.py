@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.errors import shown
+from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.identities import random_hex
 from omni_serve.json_input import read_json

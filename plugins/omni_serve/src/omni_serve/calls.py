@@ -14,10 +14,17 @@ from typing import Any, cast
 import numpy as np
 from attrs import define, evolve, field
 
-from omni_core.errors import RequestAbortedError
-from omni_core.interface import TEXT
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult, Transcript, TranscriptChunk
+from omni_core.api import (
+    TEXT,
+    AudioChunk,
+    AudioResult,
+    OmniRequest,
+    RequestAbortedError,
+    TextChunk,
+    TextResult,
+    Transcript,
+    TranscriptChunk,
+)
 from omni_serve.auth import Key
 from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import OmniRequest
 from omni_serve.bodies import Base64, RawRoute, body_of, dumps, media_response, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.chat_messages import ChatMessages

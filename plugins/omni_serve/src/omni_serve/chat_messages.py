@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omni_core.errors import shown
+from omni_core.api import shown
 from omni_serve.errors import invalid
 from omni_serve.media import read_messages
 from omni_serve.server import Server

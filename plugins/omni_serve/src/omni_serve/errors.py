@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from omni_core.errors import (
+from omni_core.api import (
     InvalidRequestError,
     OmniError,
     OverloadedError,
@@ -24,9 +24,8 @@ from omni_core.errors import (
     RequestFailedError,
     RequestTimeoutError,
     RequestTooLargeError,
-    StageFailedError,
-    message_of,
 )
+from omni_core.runtime_api import StageFailedError, message_of
 from omni_serve.identities import random_hex
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from omni_core.errors import did_you_mean, shown
+from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
 
 _FIELDS = 64

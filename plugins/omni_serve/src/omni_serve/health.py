@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_core import __version__
-from omni_core.errors import OmniError, message_of
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import OmniError, OmniRequest
+from omni_core.runtime_api import message_of
 from omni_serve.bodies import json_response
 from omni_serve.calls import as_generator
 from omni_serve.server import Server, server_of

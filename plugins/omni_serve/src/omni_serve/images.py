@@ -19,10 +19,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.errors import InvalidRequestError
-from omni_core.interface import Parameter
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import ImageChunk, ImageResult
+from omni_core.api import ImageChunk, ImageResult, InvalidRequestError, OmniRequest, Parameter
 from omni_serve.bodies import Base64, RawRoute, body_of, media_response, schema
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid

@@ -20,8 +20,8 @@ from typing import Any
 
 import uvicorn
 
-from omni_core.control.faults import Sparing, watched
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, watched
+from omni_core.runtime_api import Sparing
 from omni_serve.connections import Addresses, BoundedProtocol, Config
 from omni_serve.incoming import HELD_BYTES, MESSAGE_BYTES, BoundedWebSocket
 from omni_serve.limits import Admission

@@ -17,8 +17,7 @@ import av.error
 from attrs import define
 from PIL import Image
 
-from omni_core.client import MediaPolicy
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError, InvalidRequestError, MediaPolicy
 from omni_media.reader import Reader
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits, Settings

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.interface import TEXT
+from omni_core.api import TEXT
 from omni_serve.bodies import json_response
 from omni_serve.encoders import FORMATS
 from omni_serve.pictures import FORMATS as FORMATS_WITH_LOSS

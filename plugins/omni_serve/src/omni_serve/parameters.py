@@ -11,9 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import InvalidRequestError, did_you_mean, shown
-from omni_core.interface import SEED, Interface, Parameter
+from omni_core.api import SEED, Interface, InvalidRequestError, Parameter, PipelineConfig, did_you_mean, shown
 from omni_serve.errors import invalid
 
 LENGTHS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_new_tokens")

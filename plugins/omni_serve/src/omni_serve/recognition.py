@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omni_core.interface import TEXT, TRANSCRIPTION, Interface, Parameter
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import TEXT, TRANSCRIPTION, Interface, OmniRequest, Parameter
 from omni_serve.errors import invalid
 from omni_serve.parameters import checked_value
 from omni_serve.server import Server

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from omni_core.errors import ConfigError, OmniError
+from omni_core.api import ConfigError, OmniError
 
 PCM_RATE = 24_000
 """Of OpenAI's headerless PCM, in Hz."""

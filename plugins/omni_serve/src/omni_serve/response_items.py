@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.errors import shown
+from omni_core.api import shown
 from omni_serve.conversations import add_call, add_result
 from omni_serve.errors import ApiError, invalid
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from omni_core.cli.logs import set_log_options
-from omni_core.cli.source import ENDPOINT_OPTIONS, SOURCE_OPTIONS
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean
+from omni_core.runtime_api import ENDPOINT_OPTIONS, SOURCE_OPTIONS, set_log_options
 
 
 def flags(command: click.Command) -> dict[str, click.Option]:

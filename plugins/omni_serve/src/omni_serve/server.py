@@ -13,12 +13,8 @@ from typing import Any, Protocol
 from attrs import define, field
 from starlette.requests import HTTPConnection
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator import StreamEvent
-from omni_core.errors import OmniError, did_you_mean, message_of, shown
-from omni_core.interface import Interface
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.operation_messages import Change
+from omni_core.api import Interface, OmniError, OmniRequest, PipelineConfig, did_you_mean, shown
+from omni_core.runtime_api import Change, StreamEvent, message_of
 from omni_serve.auth import Key, KeyRing
 from omni_serve.body_budget import BodyBudget
 from omni_serve.encoders import PCM_RATE

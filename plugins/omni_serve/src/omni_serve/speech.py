@@ -16,8 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from omni_core.interface import TEXT
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import TEXT, OmniRequest
 from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.encoders import Encoder, encoder, media_type

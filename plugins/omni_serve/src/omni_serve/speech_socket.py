@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
-from omni_core.errors import did_you_mean, shown
+from omni_core.api import did_you_mean, shown
 from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from omni_core.control.faults import watched
+from omni_core.api import watched
 from omni_serve.bodies import dumps, encoded
 from omni_serve.errors import ApiError, api_error
 

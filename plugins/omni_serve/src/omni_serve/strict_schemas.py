@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from omni_core.errors import did_you_mean, shown
+from omni_core.api import did_you_mean, shown
 from omni_serve.errors import invalid
 
 _STEPS = 10_000

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from attrs import define, field, frozen
 from pydantic import Field, WithJsonSchema
 
-from omni_core.errors import did_you_mean, shown
-from omni_core.interface import Interface
+from omni_core.api import Interface, did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits
 from omni_serve.strict_schemas import StrictSchema

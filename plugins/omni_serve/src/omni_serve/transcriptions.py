@@ -15,8 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from omni_core.errors import shown
-from omni_core.protocol.outputs import Segment, Transcript, Word
+from omni_core.api import Segment, Transcript, Word, shown
 from omni_serve.bodies import json_response
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid

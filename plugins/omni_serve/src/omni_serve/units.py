@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.interface import SPEECH, TEXT, VOCODER
+from omni_core.api import SPEECH, TEXT, VOCODER, PipelineConfig
 from omni_serve.errors import NOT_RUNNING, RESTARTING, opaque
 
 Health = dict[str, dict[str, Any]]

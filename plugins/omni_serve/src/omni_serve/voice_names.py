@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.errors import did_you_mean, shown
-from omni_core.interface import VOICE
+from omni_core.api import VOICE, did_you_mean, shown
 from omni_serve.auth import Key
 from omni_serve.errors import ApiError, invalid
 from omni_serve.parameters import choices_of

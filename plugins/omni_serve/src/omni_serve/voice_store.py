@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import cattrs
 from attrs import asdict, define, field, frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_serve.auth import Key, write_atomically
 from omni_serve.errors import ApiError
 

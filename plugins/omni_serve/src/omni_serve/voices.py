@@ -13,7 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.errors import shown
+from omni_core.api import shown
 from omni_serve.bodies import body_of, json_response, schema
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import check_fields, form_schema, read_form, upload

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omni_core.client.checkpoints import interface_of
-from omni_core.hookspecs import PipelineComponent
-from omni_core.references import load
+from omni_core.api import PipelineComponent, load
+from omni_core.runtime_api import interface_of
 
 HEAVY = ("torch", "transformers")
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from omni_core.model_runner import ARRequest, FeedbackStrategy, Forward, ForwardBatch, ForwardOutput
-from omni_core.scheduling.base import OutgoingMessage
+from omni_core.api import ARRequest, FeedbackStrategy, Forward, ForwardBatch, ForwardOutput, OutgoingMessage
 from omni_testing.runner_driver import remembers
 from omni_testing.runner_suite import GREEDY, TOKENS, RunnerSuite, errors_of, replaced
 from omni_torch.runners.model_runner import FeedbackARModelRunner

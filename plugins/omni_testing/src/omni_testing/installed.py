@@ -14,12 +14,8 @@ from typing import Any
 
 import pytest
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import PluginError
-from omni_core.hookspecs import Component, Hook, PipelineComponent
-from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, PluginStatus, isolated, load_plugins
-from omni_core.plugins.registry import problem_of
-from omni_core.references import load
+from omni_core.api import Component, PipelineComponent, PipelineConfig, PluginError, PluginRegistry, load, load_plugins
+from omni_core.runtime_api import Defect, Hook, PluginFault, PluginRecord, PluginStatus, isolated, problem_of
 from omni_testing import PipelineStructureConformance, PluginConformance, RelayConformance
 
 Attributes = dict[str, Any]

@@ -13,10 +13,17 @@ from typing import Any, ClassVar
 import pytest
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, StartupError
-from omni_core.machines import Grant, Launcher, LauncherOptions, Need
-from omni_core.references import load
+from omni_core.api import (
+    ConfigError,
+    Grant,
+    Launcher,
+    LauncherOptions,
+    Need,
+    PipelineConfig,
+    StageConfig,
+    StartupError,
+    load,
+)
 from omni_testing.driving import driven
 from omni_testing.launcher_run import PATIENCE, Run
 

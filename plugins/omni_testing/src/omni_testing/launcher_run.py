@@ -11,14 +11,22 @@ from typing import Any
 
 import pytest
 
-from omni_core.control.plane import ControlPlane
-from omni_core.machines import Launcher, Need, Placing, endpoint_of
-from omni_core.machines.placing import coordinator_address
-from omni_core.processes.process import SupervisedProcess
-from omni_core.protocol.codec import decode, encode
-from omni_core.protocol.messages import CompleteMessage, OmniRequest, StagePayload, SubmitMessage
-from omni_core.protocol.process_messages import ReadyMessage
-from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
+from omni_core.api import Launcher, Need, OmniRequest, StagePayload
+from omni_core.runtime_api import (
+    CompleteMessage,
+    ControlPlane,
+    Placing,
+    ProcessSpec,
+    ReadyMessage,
+    StageSpec,
+    SubmitMessage,
+    SupervisedProcess,
+    UnitSpec,
+    coordinator_address,
+    decode,
+    encode,
+    endpoint_of,
+)
 
 PATIENCE = 30.0
 """Seconds until something that must happen counts as not happening."""

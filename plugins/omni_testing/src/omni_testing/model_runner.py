@@ -10,8 +10,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from omni_core.errors import InvalidRequestError
-from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.api import ARRequest, Forward, ForwardBatch, ForwardOutput, InvalidRequestError, RandomStream
 from omni_testing.comparing import alike
 from omni_testing.runner_driver import Driver, remembers
 from omni_testing.runner_suite import GREEDY, TOKENS, RunnerSuite, errors_of, replaced

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import OmniError
-from omni_core.protocol.codec import encode
+from omni_core.api import OmniError
+from omni_core.runtime_api import encode
 
 
 class MutationError(OmniError):

@@ -6,10 +6,18 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from omni_core.coordinator import StreamEvent
-from omni_core.interface import TRANSCRIPTION, Interface
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import AudioChunk, AudioResult, Segment, Transcript, TranscriptChunk, Word
+from omni_core.api import (
+    TRANSCRIPTION,
+    AudioChunk,
+    AudioResult,
+    Interface,
+    OmniRequest,
+    Segment,
+    Transcript,
+    TranscriptChunk,
+    Word,
+)
+from omni_core.runtime_api import StreamEvent
 
 _LATE = 1e-3
 """Seconds by which times may disagree: of models, they are rounded."""

@@ -10,11 +10,8 @@ from typing import Any
 from attrs import evolve
 
 from omni_cli.deploy.writing import dump_json, load_config
-from omni_core.client import open_async
-from omni_core.config.compose import compose
-from omni_core.config.schema import EndpointsConfig, PipelineConfig
-from omni_core.protocol.codec import encode
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import EndpointsConfig, OmniRequest, PipelineConfig, compose, open_async
+from omni_core.runtime_api import encode
 from omni_testing.driving import driven
 
 NAME = "part"

@@ -15,16 +15,8 @@ from attrs import evolve
 
 from omni_cli.deploy.declarations import declaration_problems
 from omni_cli.deploy.writing import dump_json, load_config
-from omni_core.client import AsyncPipe, open_async
-from omni_core.config.schema import EndpointsConfig, PipelineConfig
-from omni_core.config.validation import validate
-from omni_core.coordinator import StreamEvent
-from omni_core.errors import OmniError
-from omni_core.launch.prepare import prepare
-from omni_core.plugins import load_plugins
-from omni_core.protocol.codec import encode
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.specs import StageSpec
+from omni_core.api import AsyncPipe, EndpointsConfig, OmniError, OmniRequest, PipelineConfig, load_plugins, open_async
+from omni_core.runtime_api import StageSpec, StreamEvent, encode, prepare, validate
 from omni_testing.driving import driven
 from omni_testing.outputs import check_outputs
 

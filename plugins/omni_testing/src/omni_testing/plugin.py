@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from omni_core.hookspecs import Component
-from omni_core.plugins import PluginRecord, load_plugins
+from omni_core.api import Component, load_plugins
+from omni_core.runtime_api import PluginRecord
 
 IMPORT_SECONDS = 0.02
 """Seconds that the import of an entry point's module may take, beyond omni's own hookspecs."""
@@ -21,7 +21,7 @@ _ATTEMPTS = 15
 
 _MEASURE = """
 import contextlib, sys, time
-import omni_core.plugins  # what the process that discovers plugins has loaded before
+from omni_core.api import load_plugins  # what the process that discovers plugins has loaded before
 begin = time.perf_counter()
 with contextlib.redirect_stdout(sys.stderr):
     __import__(sys.argv[1])

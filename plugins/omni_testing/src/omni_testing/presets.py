@@ -11,11 +11,8 @@ from omni_cli.deploy.budgets import problems
 from omni_cli.deploy.files import presets
 from omni_cli.deploy.fitting import placed
 from omni_cli.deploy.source import LayeredSource
-from omni_core.cli.main import omni
-from omni_core.config.completion import Machine
-from omni_core.config.placement import parse_bytes, plan
-from omni_core.hookspecs import PipelineComponent
-from omni_core.plugins import load_plugins
+from omni_core.api import Machine, PipelineComponent, load_plugins, parse_bytes
+from omni_core.runtime_api import omni, plan
 
 
 @frozen

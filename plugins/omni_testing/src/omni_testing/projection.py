@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from omni_core.protocol.codec import decode, encode
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.references import load
+from omni_core.api import OmniRequest, StagePayload, load
+from omni_core.runtime_api import decode, encode
 
 
 class ProjectionConformance:

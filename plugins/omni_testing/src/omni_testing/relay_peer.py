@@ -12,9 +12,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from omni_core.protocol.codec import decode, encode
-from omni_core.references import load
-from omni_core.relay.base import Relay, RelayOptions
+from omni_core.api import Relay, RelayOptions, load
+from omni_core.runtime_api import decode, encode
 from omni_testing.idleness import wake_ups
 from omni_testing.relay_forks import ForkedProcess, can_fork, serve
 

@@ -12,11 +12,7 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.client import open_async
-from omni_core.config.schema import PipelineConfig, RelayConfig
-from omni_core.errors import OmniError
-from omni_core.interface import SEED
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import SEED, OmniError, OmniRequest, PipelineConfig, RelayConfig, open_async
 from omni_testing.comparing import difference
 
 REFERENCE = "shm"

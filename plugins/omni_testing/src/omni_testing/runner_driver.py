@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from attrs import define, field
 
-from omni_core.model_runner import ARRequest, ForwardBatch, ModelRunner
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import ARRequest, ForwardBatch, IncomingMessage, ModelRunner
 from omni_torch.engine.key_values import KeyValues
 from omni_torch.runners.model_runner import ARModelRunner
 

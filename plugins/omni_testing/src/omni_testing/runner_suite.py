@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import IncomingMessage
 from omni_testing.comparing import alike
 from omni_testing.runner_driver import Answer, Driver
 from omni_torch.runners.model_runner import ARModelRunner

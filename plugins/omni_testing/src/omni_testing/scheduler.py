@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.api import IncomingMessage, OmniRequest, OutgoingMessage, Scheduler, StagePayload
 from omni_testing.idleness import WAKE_UPS_PER_SECOND, wake_ups
 
 PATIENCE = 20.0

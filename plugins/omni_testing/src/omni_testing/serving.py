@@ -23,8 +23,7 @@ import httpx2
 import numpy as np
 
 from omni_core import AsyncPipe, open_async
-from omni_core.config.schema import PipelineConfig
-from omni_core.interface import TEXT, Interface
+from omni_core.api import TEXT, Interface, PipelineConfig
 from omni_serve.app import Application, create_app
 from omni_serve.settings import Settings
 

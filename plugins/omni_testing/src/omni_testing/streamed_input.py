@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.api import IncomingMessage, OmniRequest, OutgoingMessage, Scheduler, StagePayload
 from omni_testing.scheduler import PATIENCE, Harness
 
 

@@ -6,10 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.hookspecs import Component
-from omni_core.plugins import PluginFault, PluginRegistry, isolated
-from omni_core.references import load, normalize
+from omni_core.api import Component, PipelineConfig, PluginRegistry, StageConfig, load
+from omni_core.runtime_api import PluginFault, isolated, normalize
 
 _FIELDS = {
     "factory": "omni_schedulers",

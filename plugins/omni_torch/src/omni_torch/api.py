@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from omni_core.references import exports
+from omni_core.api import exports
 
 if TYPE_CHECKING:
     from omni_torch.checkpoints.chat_templates import DEFAULT, FILE, TOOLS, read_templates

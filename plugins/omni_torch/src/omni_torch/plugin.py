@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, SchedulerComponent, ServiceComponent, hookimpl
+from omni_core.api import Component, SchedulerComponent, ServiceComponent, hookimpl
 
 
 @hookimpl

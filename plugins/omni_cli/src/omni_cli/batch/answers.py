@@ -14,14 +14,8 @@ from attrs import frozen
 
 from omni_cli.batch.journal import PREFIX
 from omni_cli.batch.lines import SPEECH_URL, Line
-from omni_core.errors import (
-    InvalidRequestError,
-    OverloadedError,
-    PluginError,
-    RequestFailedError,
-    RequestTimeoutError,
-    StageFailedError,
-)
+from omni_core.api import InvalidRequestError, OverloadedError, PluginError, RequestFailedError, RequestTimeoutError
+from omni_core.runtime_api import StageFailedError
 
 ATTEMPTS = 3
 """Times that a request is tried whose process died."""

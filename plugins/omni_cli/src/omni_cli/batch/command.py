@@ -23,11 +23,8 @@ from omni_cli.request.command import (
 )
 from omni_cli.request.generation import Generation
 from omni_cli.request.out import check_folder
-from omni_core.cli.ending import signals_named, until_terminated
-from omni_core.cli.source import with_source
-from omni_core.config.completion import completed
-from omni_core.config.schema import PipelineConfig
-from omni_core.plugins import load_plugins
+from omni_core.api import PipelineConfig, load_plugins
+from omni_core.runtime_api import completed, signals_named, until_terminated, with_source
 
 
 @click.command(cls=RequestCommand)
@@ -56,7 +53,7 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
     request = generation(context, options)
     total = sum(1 for _ in read_lines(source))
     with signals_named():
-        from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
+        from omni_core.runtime_api import admission  # the runtime is imported only when something runs
 
         resolved = pipeline.resolve()
         config = resolved.config
@@ -111,7 +108,7 @@ async def _answered(
     from omni_cli.batch.answering import answer_in_order
     from omni_cli.batch.answers import Answerer
     from omni_cli.request.display import Display
-    from omni_core.client import MediaPolicy, open_async
+    from omni_core.api import MediaPolicy, open_async
 
     if audio_dir is not None:
         audio_dir.mkdir(parents=True, exist_ok=True)
@@ -133,7 +130,7 @@ async def _answered(
 
 def _defaults(request: Generation, system: str | None) -> dict[str, Any]:
     """Return the flags as arguments of ``AsyncPipe.chat``."""
-    from omni_core.client.chat_request import Recording
+    from omni_core.api import Recording
 
     voices = [Recording(each["path"], each.get("text")) for each in request.references]
     found = {

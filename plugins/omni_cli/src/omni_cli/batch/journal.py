@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_cli.batch.lines import line_id
-from omni_core.errors import OmniError
+from omni_core.api import OmniError
 
 PREFIX = "batch_req_"
 """Before the id of a line, as OpenAI's answers have it."""

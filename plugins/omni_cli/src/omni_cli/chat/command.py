@@ -21,11 +21,8 @@ from omni_cli.request.command import (
 from omni_cli.request.generation import Generation
 from omni_cli.request.out import STANDARD_OUTPUT, check_out
 from omni_cli.sound_device import Player, open_sounddevice
-from omni_core.cli.ending import signals_named, until_terminated
-from omni_core.cli.source import with_source
-from omni_core.config.completion import completed
-from omni_core.config.schema import PipelineConfig
-from omni_core.plugins import load_plugins
+from omni_core.api import PipelineConfig, load_plugins
+from omni_core.runtime_api import completed, signals_named, until_terminated, with_source
 
 
 @click.command(cls=RequestCommand)
@@ -53,7 +50,7 @@ def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **o
     source = source_of(options)
     request = generation(context, options)
     with signals_named():
-        from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
+        from omni_core.runtime_api import admission  # the runtime is imported only when something runs
 
         resolved = source.resolve()
         config = resolved.config
@@ -87,7 +84,7 @@ async def converse(
     from omni_cli.chat.screen import Screen
     from omni_cli.chat.session import Session
     from omni_cli.chat.slash import SlashCompleter
-    from omni_core.client import open_async
+    from omni_core.api import open_async
 
     with quiet_terminal(), Screen() as screen:
         for notice in notices:

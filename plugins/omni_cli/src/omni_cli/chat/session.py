@@ -24,10 +24,9 @@ from omni_cli.request.images import StepsShown
 from omni_cli.request.media import problem_of
 from omni_cli.request.wav import WavWriter
 from omni_cli.sound_device import RECORDING_RATE, Player, Recorder, SoundDeviceError, open_sounddevice
-from omni_core.cli.reply import SpeechSink, receive_reply, seconds_of
-from omni_core.client import AsyncPipe, Audio
-from omni_core.errors import OmniError, did_you_mean
-from omni_core.interface import Interface, Parameter
+from omni_core import Audio
+from omni_core.api import AsyncPipe, Interface, OmniError, Parameter, did_you_mean
+from omni_core.runtime_api import SpeechSink, receive_reply, seconds_of
 
 
 class Lines(Protocol):

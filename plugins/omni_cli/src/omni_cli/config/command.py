@@ -11,10 +11,8 @@ from omni_cli.deploy.fitting import NamedInFileError, check_placement, gpus_of, 
 from omni_cli.deploy.options import resolve_config
 from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.writing import dump_json, dump_yaml
-from omni_core.cli.main import LazyGroup
-from omni_core.cli.source import with_source
-from omni_core.config.completion import DoesNotFitError, Machine
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import DoesNotFitError, Machine, PipelineConfig
+from omni_core.runtime_api import LazyGroup, with_source
 
 
 @click.group(cls=LazyGroup)

@@ -7,15 +7,25 @@ from collections.abc import Iterator
 
 from omni_cli.config.annotations import Kind, kinds
 from omni_cli.deploy.signatures import definition, parameters
-from omni_core.config.parts import STAGE_PARTS, resolve_part, scheduler_of
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, OmniError, did_you_mean
-from omni_core.launch.relay_plan import relay_reference
-from omni_core.machines.selection import launcher_reference
-from omni_core.plugins import PluginRegistry
-from omni_core.references import reference_problem
-from omni_core.scheduling.simple import SimpleScheduler
-from omni_core.stage.assembly import BATCHING_ARGUMENTS, CONTEXT_ARGUMENTS
+from omni_core.api import (
+    ConfigError,
+    OmniError,
+    PipelineConfig,
+    PluginRegistry,
+    SimpleScheduler,
+    StageConfig,
+    did_you_mean,
+)
+from omni_core.runtime_api import (
+    BATCHING_ARGUMENTS,
+    CONTEXT_ARGUMENTS,
+    STAGE_PARTS,
+    launcher_reference,
+    reference_problem,
+    relay_reference,
+    resolve_part,
+    scheduler_of,
+)
 
 _PROJECTIONS = "omni_payload_projections"
 _FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "expand_fn", "stream_done_to_fn")

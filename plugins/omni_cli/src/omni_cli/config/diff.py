@@ -10,8 +10,7 @@ import click
 from omni_cli.config.values import MISSING, by_path, is_within, shown
 from omni_cli.deploy.options import resolve_config
 from omni_cli.deploy.override_layers import LayeredConfig
-from omni_core.cli.source import source_options
-from omni_core.config.loading import unstructure
+from omni_core.runtime_api import source_options, unstructure
 
 
 @click.command()

@@ -15,10 +15,8 @@ from omni_cli.config.users import User, settable, user_of
 from omni_cli.config.values import MISSING, at, by_path, is_within, plain, shown
 from omni_cli.deploy.options import resolve_config
 from omni_cli.deploy.override_layers import LayeredConfig
-from omni_core.cli.source import with_source
-from omni_core.config.loading import unstructure
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, PipelineConfig, did_you_mean
+from omni_core.runtime_api import unstructure, with_source
 
 MACHINE = "this machine"
 """The layer of what the pipeline's ``placement_fn`` chooses."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from omni_core.config.placement import process_groups
-from omni_core.config.schema import PipelineConfig
+from omni_core.api import PipelineConfig
+from omni_core.runtime_api import process_groups
 
 
 def mermaid(config: PipelineConfig) -> str:

@@ -16,12 +16,17 @@ from omni_cli.deploy.files import presets
 from omni_cli.deploy.options import resolve_config, source_of
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.platforms import PLATFORMS, platform
-from omni_core.cli.source import with_source
-from omni_core.config.schema import PipelineConfig, RequestLimits, StageConfig
-from omni_core.errors import ConfigError
-from omni_core.hookspecs import PipelineComponent
-from omni_core.interface import Interface, Parameter
-from omni_core.plugins import load_plugins
+from omni_core.api import (
+    ConfigError,
+    Interface,
+    Parameter,
+    PipelineComponent,
+    PipelineConfig,
+    RequestLimits,
+    StageConfig,
+    load_plugins,
+)
+from omni_core.runtime_api import with_source
 
 _FIELDS = (
     *("gpu", "gpu_memory", "tp_size", "replicas", "affinity_key", "process", "host", "env", "relay", "preload"),

@@ -13,13 +13,8 @@ from omni_cli.deploy.files import KEYS, SOURCE, DeployFile, SourceValues, enviro
 from omni_cli.deploy.override_layers import Layer, LayeredConfig, Rule, apply
 from omni_cli.deploy.platforms import platform
 from omni_cli.deploy.source import LayeredSource
-from omni_core.client.source import EVERY_STAGE
-from omni_core.config.loading import structure
-from omni_core.config.overrides import Override
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, OmniError
-from omni_core.plugins import PluginRegistry
-from omni_core.references import load
+from omni_core.api import ConfigError, OmniError, PipelineConfig, PluginRegistry, StageConfig, load
+from omni_core.runtime_api import EVERY_STAGE, Override, structure
 
 _OPTION = re.compile(r"--option (\w+)|\boptions\.(\w+)[:=]|keyword argument '(\w+)'")
 """The names of options in the errors of a pipeline's function."""

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import OmniError
-from omni_core.services import ADMISSION
+from omni_core.api import OmniError, PipelineConfig
+from omni_core.runtime_api import ADMISSION
 
 
 def serve_command(context: click.Context) -> click.Command | None:

@@ -16,10 +16,8 @@ from attrs import frozen
 from omni_cli.config.server import flags
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.signatures import definition, source_tree
-from omni_core.config.request_defaults import with_parts
-from omni_core.config.schema import FIELD_CLASSES, PipelineConfig, RelayConfig, StageConfig
-from omni_core.interface import Parameter
-from omni_core.plugins import load_plugins
+from omni_core.api import Parameter, PipelineConfig, RelayConfig, StageConfig, load_plugins
+from omni_core.runtime_api import FIELD_CLASSES, with_parts
 
 
 @frozen

@@ -18,12 +18,8 @@ from omni_cli.deploy.budgets import problems as placement_problems
 from omni_cli.deploy.options import source_of
 from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.platforms import platform
-from omni_core.cli.source import with_source
-from omni_core.config.placement import plan
-from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import reachable
-from omni_core.errors import ConfigError
-from omni_core.plugins import load_plugins
+from omni_core.api import ConfigError, PipelineConfig, load_plugins
+from omni_core.runtime_api import plan, reachable, with_source
 
 
 @click.command()

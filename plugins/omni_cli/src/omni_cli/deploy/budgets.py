@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from omni_core.config.placement import PlannedProcess, gib
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, gib
+from omni_core.runtime_api import PlannedProcess
 
 
 def problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None = None) -> list[str]:

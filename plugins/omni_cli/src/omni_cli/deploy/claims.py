@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omni_core.client.checkpoints import CHECKPOINT_CONFIGS, config_of
-from omni_core.config.loading import read_yaml
-from omni_core.errors import ConfigError, PluginError
-from omni_core.hookspecs import PipelineComponent
-from omni_core.plugins import PluginFault, PluginRecord, PluginRegistry, PluginStatus, isolated
-from omni_core.plugins.advice import distribution_for
-from omni_core.references import load
+from omni_core.api import ConfigError, PipelineComponent, PluginError, PluginRegistry, load
+from omni_core.runtime_api import (
+    CHECKPOINT_CONFIGS,
+    PluginFault,
+    PluginRecord,
+    PluginStatus,
+    config_of,
+    distribution_for,
+    isolated,
+    read_yaml,
+)
 
 Claim = tuple[PipelineComponent, PluginRecord]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import InvalidRequestError, did_you_mean
-from omni_core.interface import Parameter
+from omni_core.api import InvalidRequestError, Parameter, PipelineConfig, did_you_mean
 
 
 def declaration_problems(config: PipelineConfig) -> Iterator[str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omni_core.config.request_defaults import affinity_keys, default_params, group_named, with_parts
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import InvalidRequestError, did_you_mean
-from omni_core.plugins import PluginRegistry
+from omni_core.api import InvalidRequestError, PipelineConfig, PluginRegistry, did_you_mean
+from omni_core.runtime_api import affinity_keys, default_params, group_named, with_parts
 
 
 def default_problems(config: PipelineConfig, registry: PluginRegistry) -> Iterator[str]:

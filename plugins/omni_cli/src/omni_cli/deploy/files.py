@@ -18,15 +18,26 @@ from attrs import frozen
 
 from omni_cli.deploy.override_layers import ENVIRONMENT, Layer
 from omni_cli.deploy.platforms import PLATFORMS
-from omni_core.client.source import SETTING_VARIABLE
-from omni_core.config.documents import Document, parse_yaml
-from omni_core.config.loading import CONFIG_SUFFIXES, expanded, is_file
-from omni_core.config.overrides import Override, value_of
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, OmniError, did_you_mean, message_of
-from omni_core.hookspecs import PipelineComponent
-from omni_core.plugins import PluginRegistry
-from omni_core.references import normalize
+from omni_core.api import (
+    ConfigError,
+    OmniError,
+    PipelineComponent,
+    PipelineConfig,
+    PluginRegistry,
+    did_you_mean,
+    expanded,
+)
+from omni_core.runtime_api import (
+    CONFIG_SUFFIXES,
+    SETTING_VARIABLE,
+    Document,
+    Override,
+    is_file,
+    message_of,
+    normalize,
+    parse_yaml,
+    value_of,
+)
 
 SOURCE = ("pipeline", "model_path", "options")
 """Keys that choose the pipeline and what it is made from."""

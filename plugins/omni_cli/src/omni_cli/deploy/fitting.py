@@ -9,12 +9,8 @@ from attrs import evolve
 from omni_cli.deploy.budgets import check
 from omni_cli.deploy.devices import detect
 from omni_cli.deploy.override_layers import LayeredConfig
-from omni_core.config.completion import Machine, Placement
-from omni_core.config.placement import plan
-from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import validate
-from omni_core.errors import ConfigError, OmniError, message_of
-from omni_core.references import load
+from omni_core.api import ConfigError, Machine, OmniError, PipelineConfig, Placement, load
+from omni_core.runtime_api import message_of, plan, validate
 
 
 class NamedInFileError(ConfigError):

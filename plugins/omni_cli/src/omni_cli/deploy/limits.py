@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omni_core.errors import InvalidRequestError
+from omni_core.api import InvalidRequestError
 
 
 def check_limits(limits: Mapping[str, int], inputs: Any) -> None:

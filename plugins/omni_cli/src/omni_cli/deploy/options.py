@@ -9,8 +9,7 @@ import click
 
 from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.source import LayeredSource
-from omni_core.cli.source import SOURCE_OPTIONS
-from omni_core.client.source import parse_options
+from omni_core.runtime_api import SOURCE_OPTIONS, parse_options
 
 
 def source_of(options: Mapping[str, Any], platform: str | None = None) -> LayeredSource:

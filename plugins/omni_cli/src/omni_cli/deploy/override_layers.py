@@ -15,19 +15,19 @@ import attrs
 from attrs import evolve, field, frozen
 
 from omni_cli.deploy.origins import located
-from omni_core.client.source import EVERY_STAGE
-from omni_core.config.loading import structure, unstructure
-from omni_core.config.overrides import (
+from omni_core.api import ConfigError, PipelineConfig, RelayConfig, StageConfig, did_you_mean
+from omni_core.runtime_api import (
+    EVERY_STAGE,
     Fields,
     Override,
     ResolvedConfig,
+    config_problems,
     in_factory_args,
     refuse_twice,
     set_field,
+    structure,
+    unstructure,
 )
-from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
-from omni_core.config.validation import config_problems
-from omni_core.errors import ConfigError, did_you_mean
 
 ENVIRONMENT = "environment"
 """The name of the layer of environment variables."""

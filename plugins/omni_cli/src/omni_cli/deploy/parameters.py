@@ -8,10 +8,8 @@ from typing import Any
 from attrs import fields
 
 from omni_cli.deploy.signatures import parameters
-from omni_core.config.parts import STAGE_PARTS, resolve_part, scheduler_of
-from omni_core.config.schema import StageConfig
-from omni_core.errors import ConfigError, PluginError
-from omni_core.plugins import PluginRegistry
+from omni_core.api import ConfigError, PluginError, PluginRegistry, StageConfig
+from omni_core.runtime_api import STAGE_PARTS, resolve_part, scheduler_of
 
 
 def parameters_of(stage: Mapping[str, Any], registry: PluginRegistry) -> dict[str, tuple[str, str | None]]:

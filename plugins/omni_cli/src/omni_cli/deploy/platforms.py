@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from omni_cli.deploy.devices import detect
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean
 
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "npu", "mps")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 
 SATURATED = 0.9
 """A stage that is at work for this share of the time has no room: its queue grows with every further request."""

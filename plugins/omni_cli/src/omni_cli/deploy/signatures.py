@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from omni_core.references import find_module, normalize
+from omni_core.runtime_api import find_module, normalize
 
 
 def parameters(reference: str) -> dict[str, str | None] | None:

@@ -29,16 +29,19 @@ from omni_cli.deploy.files import (
 from omni_cli.deploy.override_layers import Layer, LayeredConfig, Rule, apply, for_every_stage
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.platforms import platform
-from omni_core.client.checkpoints import interface_of
-from omni_core.client.source import EVERY_STAGE, PipelineSource
-from omni_core.config.loading import expanded, is_file, structure
-from omni_core.config.overrides import Override
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, PluginError, did_you_mean
-from omni_core.hookspecs import PipelineComponent
-from omni_core.interface import Interface
-from omni_core.plugins import PluginRegistry, load_plugins
-from omni_core.references import load
+from omni_core.api import (
+    ConfigError,
+    Interface,
+    PipelineComponent,
+    PipelineConfig,
+    PluginError,
+    PluginRegistry,
+    did_you_mean,
+    expanded,
+    load,
+    load_plugins,
+)
+from omni_core.runtime_api import EVERY_STAGE, Override, PipelineSource, interface_of, is_file, structure
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 

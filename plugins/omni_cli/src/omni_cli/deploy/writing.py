@@ -11,9 +11,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from omni_core.config.loading import read_yaml, structure, unstructure
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, PipelineConfig
+from omni_core.runtime_api import read_yaml, structure, unstructure
 
 
 def dump_json(config: PipelineConfig) -> str:

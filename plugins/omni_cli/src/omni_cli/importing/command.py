@@ -11,8 +11,7 @@ import click
 
 from omni_cli.importing import output
 from omni_cli.importing.report import NOTED, REFUSED, Report
-from omni_core.errors import ConfigError
-from omni_core.plugins import PluginRegistry, load_plugins
+from omni_core.api import ConfigError, PluginRegistry, load_plugins
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.config.documents import Document
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
+from omni_core.runtime_api import Document
 
 MOST_LEAVES = 10_000
 """Values of one file, with those that aliases repeat. Deploy files have some hundred."""

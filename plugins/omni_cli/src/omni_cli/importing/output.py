@@ -12,8 +12,7 @@ from ruamel.yaml import YAML
 from omni_cli.deploy.source import LayeredSource
 from omni_cli.importing.document import Leaf
 from omni_cli.importing.report import Entry, Outcome, Path, Report, refuse, shown
-from omni_core.errors import ConfigError
-from omni_core.plugins import PluginRegistry
+from omni_core.api import ConfigError, PluginRegistry
 
 _ORDER = ("pipeline", "model_path", "options", "defaults", "limits", "stages", "relays", "platforms")
 

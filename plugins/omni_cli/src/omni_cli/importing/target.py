@@ -15,13 +15,17 @@ from attrs import asdict, field, frozen
 
 from omni_cli.deploy.parameters import parameters_of
 from omni_cli.deploy.source import LayeredSource
-from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError
-from omni_core.hookspecs import PipelineComponent, ServiceComponent
-from omni_core.interface import Interface, ParameterGroup
-from omni_core.plugins import PluginRegistry
-from omni_core.references import load
-from omni_core.services import IMPORTS
+from omni_core.api import (
+    ConfigError,
+    Interface,
+    ParameterGroup,
+    PipelineComponent,
+    PipelineConfig,
+    PluginRegistry,
+    ServiceComponent,
+    load,
+)
+from omni_core.runtime_api import IMPORTS
 
 _NAMES = "pipeline"
 """The key with the foreign names of a pipeline."""

@@ -10,13 +10,8 @@ from typing import Any
 from attrs import define, field
 
 from omni_cli.live.autoscale import AutoscaleSettings, Demand, Policy, QueueTime
-from omni_core.config.placement import process_groups
-from omni_core.config.settings import read_settings
-from omni_core.control.faults import kept_up
-from omni_core.errors import ConfigError, is_interrupt, message_of
-from omni_core.launch.running import Running
-from omni_core.processes.supervisor import Role, Supervisor
-from omni_core.references import load
+from omni_core.api import ConfigError, kept_up, load
+from omni_core.runtime_api import Role, Running, Supervisor, is_interrupt, message_of, process_groups, read_settings
 
 logger = logging.getLogger(__name__)
 

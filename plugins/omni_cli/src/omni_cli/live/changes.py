@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omni_cli.deploy.override_layers import Layer, apply
-from omni_core.config.overrides import Override
-from omni_core.config.placement import plan, process_groups
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, PipelineConfig, StageConfig, did_you_mean
+from omni_core.runtime_api import Override, plan, process_groups
 
 _FIXED = ("name", "process", "next", "terminal", "wait_for", "stream_to", "relay", "affinity_key", "balance", "work_fn",
           "autoscale")  # fmt: skip

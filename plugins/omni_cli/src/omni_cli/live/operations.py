@@ -12,18 +12,20 @@ from typing import Any
 from omni_cli.live.autoscaler import Autoscaler
 from omni_cli.live.changes import group_of, replaced, scaled
 from omni_cli.live.units import OnStep, Units
-from omni_core.config.placement import process_groups
-from omni_core.control.faults import watched
-from omni_core.errors import OmniError, is_interrupt, message_of, traceback_of
-from omni_core.launch.prepare import replicated_group
-from omni_core.launch.running import Running
-from omni_core.processes.supervisor import Role
-from omni_core.protocol.operation_messages import (
+from omni_core.api import OmniError, watched
+from omni_core.runtime_api import (
     Change,
     OperationCancel,
     OperationDone,
     OperationRequest,
     OperationStep,
+    Role,
+    Running,
+    is_interrupt,
+    message_of,
+    process_groups,
+    replicated_group,
+    traceback_of,
 )
 
 logger = logging.getLogger(__name__)

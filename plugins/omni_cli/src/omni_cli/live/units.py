@@ -13,18 +13,28 @@ from typing import Any
 
 from omni_cli.deploy.budgets import check
 from omni_cli.deploy.fitting import gpus_of
-from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups, process_names
-from omni_core.config.schema import PipelineConfig
-from omni_core.control.lanes import Tasks
-from omni_core.errors import ConfigError, OmniError, StartupError, is_interrupt, traceback_of
-from omni_core.launch.prepare import PreparedPipeline
-from omni_core.launch.running import Running
-from omni_core.machines import needs
-from omni_core.processes.actions import UnitState
-from omni_core.processes.deaths import concerns
-from omni_core.processes.supervisor import Role, Supervisor
-from omni_core.protocol.process_messages import PeerJoinedMessage, PeerLeftMessage, ShutdownMessage
-from omni_core.protocol.specs import UnitSpec
+from omni_core.api import ConfigError, OmniError, PipelineConfig, StartupError
+from omni_core.runtime_api import (
+    PeerJoinedMessage,
+    PeerLeftMessage,
+    PlannedProcess,
+    PreparedPipeline,
+    Replica,
+    Role,
+    Running,
+    ShutdownMessage,
+    Supervisor,
+    Tasks,
+    UnitSpec,
+    UnitState,
+    concerns,
+    is_interrupt,
+    needs,
+    plan,
+    process_groups,
+    process_names,
+    traceback_of,
+)
 
 logger = logging.getLogger(__name__)
 

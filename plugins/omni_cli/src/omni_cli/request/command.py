@@ -11,8 +11,7 @@ import click
 from omni_cli.request.generation import Generation
 from omni_cli.request.media import MediaFile
 from omni_cli.request.parameter_flags import GIVEN, SectionOption, parameter_flags
-from omni_core.cli.logs import log_options
-from omni_core.cli.request import assign
+from omni_core.runtime_api import assign, log_options
 
 if TYPE_CHECKING:
     from omni_cli.deploy.source import LayeredSource

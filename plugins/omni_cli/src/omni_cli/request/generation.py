@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from omni_core.protocol.messages import OmniRequest
+    from omni_core.api import OmniRequest
 
 
 @frozen
@@ -22,7 +22,7 @@ class Generation:
 
     def request(self, messages: list[dict[str, Any]]) -> OmniRequest:
         """Make the request for a conversation."""
-        from omni_core.protocol.messages import OmniRequest  # 30 ms, for which `--help` need not wait
+        from omni_core.api import OmniRequest  # 30 ms, for which `--help` need not wait
 
         inputs: dict[str, Any] = {"messages": messages}
         if self.references:

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from omni_cli.request.out import is_image
-from omni_core.client import AsyncPipe
-from omni_core.interface import Interface
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import ImageChunk, ImageResult
+from omni_core.api import AsyncPipe, ImageChunk, ImageResult, Interface, OmniRequest
 
 
 class StepScreen(Protocol):

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from omni_core.cli.request import set_at
-from omni_core.errors import InvalidRequestError
-from omni_core.interface import SEED, Interface, Parameter
+from omni_core.api import SEED, Interface, InvalidRequestError, Parameter
+from omni_core.runtime_api import set_at
 
 GIVEN = "omni_cli.given"
 """Key of ``click.Context.meta``: what flags have set, as ``{"params": ..., "metadata": ...}``."""

@@ -27,10 +27,8 @@ from omni_cli.request.out import (
     check_video_out,
     written_to,
 )
-from omni_core.cli.ending import signals_named, until_terminated
-from omni_core.cli.request import standard_input
-from omni_core.cli.source import with_source
-from omni_core.plugins import load_plugins
+from omni_core.api import load_plugins
+from omni_core.runtime_api import signals_named, standard_input, until_terminated, with_source
 
 CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": check_video_out}
 """Checks of the file for each kind of output."""
@@ -98,8 +96,7 @@ def run(context: click.Context, /, **options: Any) -> None:
         import asyncio  # and the runtime: they are imported only when something runs
 
         from omni_cli.request.session import one_reply
-        from omni_core.config.completion import completed
-        from omni_core.coordinator.admission import admission
+        from omni_core.runtime_api import admission, completed
 
         admission(config, load_plugins())(request.request(messages))  # a wrong value fails before the stages start
         config = completed(config, resolved.located)  # outside the event loop: a download must hear of Ctrl-C

@@ -16,9 +16,9 @@ from omni_cli.request.out import STANDARD_OUTPUT, written_to
 from omni_cli.request.videos import as_document as video_document
 from omni_cli.request.videos import save_video
 from omni_cli.request.wav import WavWriter
-from omni_core.cli.reply import receive_reply, reply_document, seconds_of
-from omni_core.client import Reply, open_async
-from omni_core.config.schema import PipelineConfig
+from omni_core import Reply
+from omni_core.api import PipelineConfig, open_async
+from omni_core.runtime_api import receive_reply, reply_document, seconds_of
 
 
 async def one_reply(

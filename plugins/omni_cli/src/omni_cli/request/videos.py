@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from omni_core.protocol.outputs import ImageResult
+from omni_core.api import ImageResult
 
 
 def as_document(video: ImageResult) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import IO, Any
 
-from omni_core.client.replies import pcm16
+from omni_core.runtime_api import pcm16
 
 _UNKNOWN = 0x7FFFF000
 """Bytes of sound in the header of a file whose length is not known yet. Players read until the end."""

@@ -9,12 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omni_cli.tracing.recorder import DeviceRecorder, Recorder
-from omni_core.control.lanes import Tasks
-from omni_core.protocol.messages import ProfileMessage, ProfileReport
-from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load
-from omni_core.stage.outbound import Outbound
-from omni_core.stage.thread import StageThread
+from omni_core.api import load
+from omni_core.runtime_api import Outbound, ProcessSpec, ProfileMessage, ProfileReport, StageThread, Tasks
 
 TORCH_RECORDER = "omni_cli.tracing.torch_profiler:TorchRecorder"
 """The :class:`DeviceRecorder` of processes that compute with torch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.observe.recording import Profiling
+from omni_core.runtime_api import Profiling
 
 
 class Profiles:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from omni_cli.tracing.recorder import ProfilePart, Recorder, clock_ahead, merge
-from omni_core.config.schema import PipelineConfig
-from omni_core.control.plane import ControlPlane
-from omni_core.coordinator.coordinator import Coordinator
-from omni_core.errors import ConfigError, OmniError, did_you_mean
-from omni_core.launch.observation import Answers
-from omni_core.observe.recording import ProfileSummary
-from omni_core.processes.supervisor import Supervisor
-from omni_core.protocol.messages import ProfileMessage, ProfileReport
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.api import ConfigError, OmniError, PipelineConfig, did_you_mean
+from omni_core.runtime_api import (
+    Answers,
+    ControlPlane,
+    Coordinator,
+    ProcessSpec,
+    ProfileMessage,
+    ProfileReport,
+    ProfileSummary,
+    Supervisor,
+)
 
 logger = logging.getLogger(__name__)
 

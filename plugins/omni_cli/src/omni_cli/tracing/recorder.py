@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from omni_core.observe.recording import Flow
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_core.api import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_core.runtime_api import Flow
 
 MAX_EVENTS = 400_000
 """Events that one process keeps; later ones are counted and dropped. About 200 bytes of the trace each."""

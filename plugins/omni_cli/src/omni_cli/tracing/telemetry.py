@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.observe.telemetry import TRACEPARENT
-from omni_core.protocol.messages import OmniRequest, StageSpan
+from omni_core.api import OmniRequest
+from omni_core.runtime_api import TRACEPARENT, StageSpan
 
 _REMEMBERED = 1_000
 """Requests that have ended and are remembered: the times of their last stages may come later."""

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import click
 
-from omni_core.cli.logs import log_options
-from omni_core.config.addresses import split_address
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
+from omni_core.runtime_api import log_options, split_address
 
 _STANDARD_INPUT = 0
 

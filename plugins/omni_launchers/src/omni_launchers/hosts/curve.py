@@ -22,12 +22,8 @@ import zmq.utils.z85
 from attrs import field, frozen
 from zmq.utils.monitor import recv_monitor_message
 
-from omni_core.config.addresses import join_address
-from omni_core.control.faults import Sparing, kept_up, watched
-from omni_core.control.framing import parse_frame
-from omni_core.control.network import Network, OnFrame
-from omni_core.errors import CodecError, ConfigError
-from omni_core.protocol.specs import NetworkSpec
+from omni_core.api import ConfigError, kept_up, watched
+from omni_core.runtime_api import CodecError, Network, NetworkSpec, OnFrame, Sparing, join_address, parse_frame
 
 logger = logging.getLogger(__name__)
 logger.addFilter(Sparing())

@@ -8,13 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from omni_core.control.faults import Sparing
-from omni_core.control.plane import ControlPlane
-from omni_core.errors import StartupError
-from omni_core.machines import RunMachine
-from omni_core.processes.process import SupervisedProcess
-from omni_core.protocol.codec import encode
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.api import StartupError
+from omni_core.runtime_api import ControlPlane, ProcessSpec, RunMachine, Sparing, SupervisedProcess, encode
 from omni_launchers.hosts import messages
 from omni_launchers.hosts.curve import SILENCE_SECONDS
 

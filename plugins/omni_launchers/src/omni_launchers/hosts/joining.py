@@ -7,9 +7,8 @@ import logging
 import socket
 from typing import Any
 
-from omni_core.config.addresses import join_address, split_address
-from omni_core.control.faults import Sparing, watched
-from omni_core.errors import StartupError
+from omni_core.api import StartupError, watched
+from omni_core.runtime_api import Sparing, join_address, split_address
 from omni_launchers.hosts import messages, versions
 from omni_launchers.hosts.server import HostServer
 

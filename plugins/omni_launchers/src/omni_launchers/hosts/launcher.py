@@ -11,11 +11,8 @@ from typing import Any, get_args
 from attrs import field, frozen
 from attrs.validators import ge, le
 
-from omni_core.config.addresses import split_address
-from omni_core.control.faults import Sparing
-from omni_core.control.plane import ControlPlane
-from omni_core.errors import ConfigError, StartupError, did_you_mean
-from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Need
+from omni_core.api import ConfigError, Grant, Launcher, LauncherOptions, LocalMachine, Need, StartupError, did_you_mean
+from omni_core.runtime_api import ControlPlane, Sparing, split_address
 from omni_launchers.hosts import messages, versions
 from omni_launchers.hosts.curve import (
     LONGEST_SILENCE_SECONDS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import field
 
-from omni_core.protocol.registry import message
+from omni_core.runtime_api import message
 
 
 @message

@@ -14,15 +14,18 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.config.addresses import split_address
-from omni_core.control.faults import Sparing
-from omni_core.control.lanes import Tasks
-from omni_core.control.plane import ControlPlane
-from omni_core.errors import ConfigError, StartupError
-from omni_core.machines import LocalMachine
-from omni_core.processes.process import StageProcess, SupervisedProcess
-from omni_core.processes.run_directory import DirectoryCleaner, run_directory
-from omni_core.protocol.codec import decode
+from omni_core.api import ConfigError, LocalMachine, StartupError
+from omni_core.runtime_api import (
+    ControlPlane,
+    DirectoryCleaner,
+    Sparing,
+    StageProcess,
+    SupervisedProcess,
+    Tasks,
+    decode,
+    run_directory,
+    split_address,
+)
 from omni_launchers.hosts import messages, versions
 from omni_launchers.hosts.curve import CurveKeys, CurveNetwork, open_listener
 

@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping
 
 from omni_core import __version__
-from omni_core.config.loading import unstructure
-from omni_core.config.schema import PipelineConfig
-from omni_core.plugins import load_plugins
+from omni_core.api import PipelineConfig, load_plugins
+from omni_core.runtime_api import unstructure
 
 
 def installed() -> dict[str, str]:

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from attrs import define, field, frozen
 
-from omni_core.errors import StartupError
-from omni_core.machines import Need
+from omni_core.api import Need, StartupError
 
 
 @frozen

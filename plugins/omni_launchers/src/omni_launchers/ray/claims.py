@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from omni_core.errors import StartupError
-from omni_core.machines import Need
+from omni_core.api import Need, StartupError
 from omni_launchers.ray.bundles import Bundle, bundles, ties
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from omni_core.errors import StartupError
+from omni_core.api import StartupError
 from omni_launchers.hosts.curve import CurveKeys
 from omni_launchers.ray.agent import Agent
 from omni_launchers.ray.bundles import Bundle, amount

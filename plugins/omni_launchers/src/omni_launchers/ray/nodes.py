@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.faults import watched
-from omni_core.machines import RunMachine
+from omni_core.api import watched
+from omni_core.runtime_api import RunMachine
 from omni_launchers.hosts.curve import CurveKeys
 from omni_launchers.hosts.host import Host
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from omni_core.config.addresses import join_address
+from omni_core.runtime_api import join_address
 from omni_launchers.hosts import versions
 from omni_launchers.hosts.curve import CurveKeys
 from omni_launchers.hosts.server import HostServer

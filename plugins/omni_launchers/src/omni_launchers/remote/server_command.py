@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from omni_core.control.faults import watched
-from omni_core.control.lanes import Tasks
-from omni_core.errors import StartupError
+from omni_core.api import StartupError, watched
+from omni_core.runtime_api import Tasks
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen, validators
 
-from omni_core.machines import LauncherOptions
+from omni_core.api import LauncherOptions
 from omni_launchers.hosts.launcher import HostsSettings
 from omni_launchers.remote.ssh import _STRING_BY_NAME, _STRINGS
 from omni_launchers.remote.started import StartedHosts

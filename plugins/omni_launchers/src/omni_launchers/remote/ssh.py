@@ -8,7 +8,7 @@ from math import ceil
 
 from attrs import field, frozen, validators
 
-from omni_core.machines import LauncherOptions
+from omni_core.api import LauncherOptions
 from omni_launchers.hosts.launcher import HostsSettings
 from omni_launchers.remote.started import StartedHosts
 

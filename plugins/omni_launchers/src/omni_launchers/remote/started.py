@@ -7,9 +7,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from omni_core.config.addresses import join_address
-from omni_core.errors import ConfigError, StartupError, did_you_mean
-from omni_core.machines import Grant, LauncherOptions, Need
+from omni_core.api import ConfigError, Grant, LauncherOptions, Need, StartupError, did_you_mean
+from omni_core.runtime_api import join_address
 from omni_launchers.hosts.curve import SILENCE_SECONDS, CurveKeys
 from omni_launchers.hosts.host import Host
 from omni_launchers.hosts.launcher import JoinedHosts

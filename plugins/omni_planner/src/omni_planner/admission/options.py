@@ -8,11 +8,8 @@ from typing import Any, Self
 
 from attrs import frozen
 
-from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator.turns import AdmissionPolicy
-from omni_core.errors import ConfigError, did_you_mean, is_interrupt, message_of
-from omni_core.interface import SPEECH, VOCODER
-from omni_core.references import load
+from omni_core.api import SPEECH, VOCODER, ConfigError, PipelineConfig, did_you_mean, load
+from omni_core.runtime_api import AdmissionPolicy, is_interrupt, message_of
 
 TEXT, SOUND = "ttft", "ttfa"
 """Names of objectives, the same as of ``omni plan --slo``: the first output of stages that make text, and of the one that makes sound."""

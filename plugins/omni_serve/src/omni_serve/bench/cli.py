@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 
 
 @click.group()

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from omni_cli.deploy.predictions import Prediction
-from omni_core.config.schema import StageConfig
+from omni_core.api import StageConfig
 from omni_serve.metrics import Statistics
 from omni_serve.server import Server
 

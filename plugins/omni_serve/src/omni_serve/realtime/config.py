@@ -11,7 +11,7 @@ from typing import Any, Literal
 from attrs import frozen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from omni_core.errors import did_you_mean
+from omni_core.api import did_you_mean
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire

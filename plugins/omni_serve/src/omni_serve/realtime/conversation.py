@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from omni_core.errors import shown
+from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.items import Item
 

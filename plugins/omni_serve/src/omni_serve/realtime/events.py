@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omni_core.errors import did_you_mean, shown
+from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.identities import random_hex
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from omni_core.errors import did_you_mean, shown
+from omni_core.api import did_you_mean, shown
 from omni_serve.conversations import Messages, add_call, add_result, add_texts
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.audio import INPUT_RATE, InputAudio, Wire, from_base64, from_wav, wav

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from attrs import define, field
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from omni_core.errors import did_you_mean, shown
+from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.protocol.messages import OmniRequest
+from omni_core.api import OmniRequest
 from omni_serve.auth import Key
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 from attrs import define, field, frozen
 
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean
 from omni_serve.encoders import Samples
 from omni_serve.realtime.audio import INPUT_RATE
 

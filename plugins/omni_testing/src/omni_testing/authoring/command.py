@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from omni_core.plugins import load_plugins
+from omni_core.api import load_plugins
 from omni_testing.authoring.kinds import KINDS
 from omni_testing.authoring.names import ProjectNames
 from omni_testing.authoring.project import write_project

@@ -11,9 +11,7 @@ from importlib.util import find_spec
 
 from attrs import frozen
 
-from omni_core.errors import OmniError
-from omni_core.hookspecs import HOOKS
-from omni_core.plugins import PluginRegistry
+from omni_core.api import HOOKS, OmniError, PluginRegistry
 from omni_testing.authoring.kinds import KINDS
 
 _VALID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

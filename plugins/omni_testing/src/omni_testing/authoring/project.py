@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from omni_core import __version__
-from omni_core.hookspecs import HOOKS
+from omni_core.api import HOOKS
 from omni_testing.authoring.kinds import KINDS, TORCH_LEVEL
 from omni_testing.authoring.names import AuthoringError, ProjectNames
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import IncomingMessage, OmniRequest
 from omni_testing.tiny import writer
 
 

@@ -8,8 +8,17 @@ from typing import Any
 import torch
 from attrs import evolve
 
-from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream, SamplingParams
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.api import (
+    ARRequest,
+    ForwardBatch,
+    ForwardOutput,
+    IncomingMessage,
+    KVLayout,
+    OutgoingMessage,
+    RandomStream,
+    SamplingParams,
+    Scheduler,
+)
 from omni_testing import SchedulerConformance
 from omni_torch.engine.scheduler import EngineScheduler
 from omni_torch.runners.model_runner import ARModelRunner

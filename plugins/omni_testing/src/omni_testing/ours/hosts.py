@@ -13,8 +13,7 @@ from typing import ClassVar
 import pytest
 from attrs import evolve
 
-from omni_core.config.schema import EndpointsConfig, PipelineConfig
-from omni_core.machines import Need
+from omni_core.api import EndpointsConfig, Need, PipelineConfig
 from omni_launchers.hosts.curve import CurveKeys
 from omni_testing import LauncherConformance
 

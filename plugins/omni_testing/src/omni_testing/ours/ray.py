@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from omni_core.machines import Need
+from omni_core.api import Need
 from omni_testing import LauncherConformance
 
 _NODE = {"num_cpus": 8, "object_store_memory": 80 * 2**20}

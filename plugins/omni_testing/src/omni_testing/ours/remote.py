@@ -20,7 +20,7 @@ from typing import ClassVar
 import pytest
 from attrs import evolve
 
-from omni_core.config.schema import EndpointsConfig, LauncherConfig, PipelineConfig
+from omni_core.api import EndpointsConfig, LauncherConfig, PipelineConfig
 from omni_testing import LauncherConformance
 
 HERE = "127.0.0.1"

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from omni_core.errors import RelayError
-from omni_core.references import load
-from omni_core.relay.base import Relay
+from omni_core.api import Relay, RelayError, load
 from omni_testing.driving import driven
 from omni_testing.idleness import WAKE_UPS_PER_SECOND, wake_ups
 from omni_testing.relay.peers import (

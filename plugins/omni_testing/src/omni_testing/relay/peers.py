@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from omni_core.references import load
-from omni_core.relay.base import Relay, RelayOptions
+from omni_core.api import Relay, RelayOptions, load
 from omni_testing.relay_peer import Peer
 
 MIB = 2**20

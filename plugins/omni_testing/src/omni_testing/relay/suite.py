@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from omni_core.references import load
+from omni_core.api import load
 from omni_testing.driving import driven
 from omni_testing.relay.ends import RelayEnds
 from omni_testing.relay.peers import (

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from omni_core.errors import ConfigError, RelayError
-from omni_core.protocol.codec import encode, encode_split
-from omni_core.references import load
-from omni_core.relay.base import RelayOptions
+from omni_core.api import ConfigError, RelayError, RelayOptions, load
+from omni_core.runtime_api import encode, encode_split
 from omni_testing.driving import driven
 from omni_testing.relay.peers import (
     MIB,

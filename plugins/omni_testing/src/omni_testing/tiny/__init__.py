@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from omni_core.references import load
+from omni_core.api import load
 
 MODELS = {"fish-s2": "omni-fish-s2", "qwen-image": "omni-diffusion", "qwen25": "omni-qwen25", "qwen3": "omni-qwen3"}
 """The models, and the distribution that each needs."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from omni_core.coordinator.deadlines import ANSWER_SECONDS
-from omni_core.coordinator.tracked_request import StreamEvent
-from omni_core.errors import (
+from omni_core.api import (
     InvalidRequestError,
     OmniError,
     OverloadedError,
@@ -14,7 +12,7 @@ from omni_core.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.runtime_api import ANSWER_SECONDS, ProcessSpec, StreamEvent
 
 if TYPE_CHECKING:
     from omni_testing.world.simulation import Client, World

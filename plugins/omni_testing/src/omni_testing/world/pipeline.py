@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.protocol.specs import ProcessSpec, RelaySpec, StageSpec, UnitSpec
+from omni_core.runtime_api import ProcessSpec, RelaySpec, StageSpec, UnitSpec
 from omni_testing.world.stages import NAMES, Plan
 
 _HERE = "omni_testing.world.stages"

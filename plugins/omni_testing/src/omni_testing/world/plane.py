@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 
-from omni_core.control.framing import parse_frame
-from omni_core.control.network import OnFrame
+from omni_core.runtime_api import OnFrame, parse_frame
 from omni_testing.world.clock import Clock, Loop
 
 

@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from omni_core.errors import PeerDiedError, RelayError
-from omni_core.relay.base import Relay, RelayOperation, RelayOptions
+from omni_core.api import PeerDiedError, Relay, RelayError, RelayOperation, RelayOptions
 
 
 class Pool(Relay):

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from omni_core.processes.process import SupervisedProcess
-from omni_core.processes.worker import Worker
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.runtime_api import ProcessSpec, SupervisedProcess, Worker
 from omni_testing.world.clock import Loop
 from omni_testing.world.plane import End
 

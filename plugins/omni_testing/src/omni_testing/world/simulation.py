@@ -12,18 +12,23 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.config.schema import RestartConfig
-from omni_core.coordinator.coordinator import Coordinator
-from omni_core.coordinator.replicas import Load, ReplicaChoice, ReplicatedGroup, least_busy
-from omni_core.coordinator.request_machine import RequestMachine
-from omni_core.errors import InvalidRequestError, OmniError
-from omni_core.launch.units import Units
-from omni_core.processes.actions import UnitState
-from omni_core.processes.deaths import REPORT_SECONDS
-from omni_core.processes.process import Launch, SupervisedProcess
-from omni_core.processes.supervisor import Supervisor
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.specs import ProcessSpec, UnitSpec
+from omni_core.api import InvalidRequestError, OmniError, OmniRequest, RestartConfig
+from omni_core.runtime_api import (
+    REPORT_SECONDS,
+    Coordinator,
+    Launch,
+    Load,
+    ProcessSpec,
+    ReplicaChoice,
+    ReplicatedGroup,
+    RequestMachine,
+    SupervisedProcess,
+    Supervisor,
+    Units,
+    UnitSpec,
+    UnitState,
+    least_busy,
+)
 from omni_testing.world import harm, judge
 from omni_testing.world.clock import Clock, Loop
 from omni_testing.world.host import patched

@@ -12,9 +12,7 @@ from typing import Any
 import numpy
 from attrs import define, field
 
-from omni_core.errors import InvalidRequestError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.api import IncomingMessage, InvalidRequestError, MessageQueue, OmniRequest, OutgoingMessage, StagePayload
 
 NAMES = ("s0", "s1", "s2", "s3", "s4")
 

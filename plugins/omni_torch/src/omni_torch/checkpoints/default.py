@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.errors import ConfigError
-from omni_core.references import load
+from omni_core.api import ConfigError, load
 
 
 def random_checkpoint(name: str, released: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 
 LoadedT = TypeVar("LoadedT")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints.weights import Checkpoint, PartOf, whole
 from omni_torch.operations.few_rows import GROUP, Groups, packed_int4
 from omni_torch.quantization.quantized_checkpoints import SCALES, VALUES

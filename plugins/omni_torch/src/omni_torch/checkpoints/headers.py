@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints.folders import checked_file, read_json
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

@@ -22,8 +22,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.config.loading import expanded
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, expanded
 from omni_torch.checkpoints.folders import read_json
 from omni_torch.checkpoints.headers import (
     INDEX,

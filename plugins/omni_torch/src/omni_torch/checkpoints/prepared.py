@@ -20,7 +20,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints import weight_cache
 from omni_torch.checkpoints.headers import LARGEST_HEADER, TensorInfo, main_dtype, read_header, shards
 from omni_torch.checkpoints.weight_files import Damaged, map_tensors, read_metadata, write_tensors

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from omni_core.config.loading import expanded
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, expanded
 from omni_torch.checkpoints.hub import download, split_hub_id
 from omni_torch.placement.budgets import size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unicodedata import normalize
 
-from omni_core.errors import RequestTooLargeError
+from omni_core.api import RequestTooLargeError
 
 
 def encoded(tokenizer: Any, text: str) -> list[int]:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints.folders import checked_file, load_checked, read_json
 from omni_torch.checkpoints.headers import INDEX, SINGLE, weight_map
 from omni_torch.operations.few_rows import Groups

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from omni_core.model_runner.types import ARRequest
+from omni_core.api import ARRequest
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.engine.pace import Pace
 from omni_torch.engine.positions import BlockKeys

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import ModelRunner
+from omni_core.api import ConfigError, ModelRunner
 from omni_torch.placement.budgets import CPU_CACHE, cpu_cache_bytes, left_for_cache, request_values, step_bytes
 from omni_torch.placement.processor import available_memory
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutput
+from omni_core.api import ARModel, ARRequest, ForwardBatch, ForwardOutput
 from omni_torch.engine.attention.base import AttentionBackend, StepAttention
 from omni_torch.engine.attention.static import DecodeTables, DeferredAttention, StaticAttention
 from omni_torch.runners.graphs import Graphs, Named, padded

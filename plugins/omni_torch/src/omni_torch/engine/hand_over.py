@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner import ARRequest, ModelRunner
+from omni_core.api import ARRequest, ConfigError, InvalidRequestError, ModelRunner
 from omni_torch.engine.key_values import KeyValues, gathered
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.loop.packing import ids

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import KVLayout
-from omni_core.protocol.registry import register
+from omni_core.api import ConfigError, KVLayout
+from omni_core.runtime_api import register
 from omni_torch.processes.tensor_parallel import TensorParallel
 
 

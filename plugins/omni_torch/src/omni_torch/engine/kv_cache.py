@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.model_runner.types import KVLayout
+from omni_core.api import KVLayout
 
 EVICTED_AT_ONCE = 16
 """Cached blocks evicted together: they were adjacent in one request, so the request that takes them gets adjacent blocks."""

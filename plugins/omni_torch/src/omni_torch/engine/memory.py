@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.placement.processor import available_memory
 
 

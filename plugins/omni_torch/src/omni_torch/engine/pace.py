@@ -6,7 +6,7 @@ import math
 
 from attrs import define, field
 
-from omni_core.model_runner.types import ARRequest
+from omni_core.api import ARRequest
 from omni_torch.loop.step_cost import StepCost
 from omni_torch.vocoder.deadlines import Policy
 

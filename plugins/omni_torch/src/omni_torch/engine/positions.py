@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 
-from omni_core.model_runner import ARRequest
+from omni_core.api import ARRequest
 from omni_torch.loop.packing import ids, rotary
 
 

@@ -9,9 +9,8 @@ from functools import partial
 
 import torch
 
-from omni_core.errors import ConfigError, InvalidRequestError, name_of
-from omni_core.model_runner import ARRequest, ModelRunner
-from omni_core.scheduling.loop import pausing
+from omni_core.api import ARRequest, ConfigError, InvalidRequestError, ModelRunner, pausing
+from omni_core.runtime_api import name_of
 from omni_torch.engine.attention import choose
 from omni_torch.engine.attention.base import StepAttention
 from omni_torch.engine.attention.whole import WholeStepAttention

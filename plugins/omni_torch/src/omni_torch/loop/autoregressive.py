@@ -14,10 +14,20 @@ from typing import Protocol
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError, InvalidRequestError, traceback_of
-from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ModelRunner
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_core.scheduling.loop import LoopScheduler, take_pausing
+from omni_core.api import (
+    ARRequest,
+    ConfigError,
+    Forward,
+    ForwardBatch,
+    IncomingMessage,
+    InvalidRequestError,
+    LoopScheduler,
+    MessageQueue,
+    ModelRunner,
+    OutgoingMessage,
+    take_pausing,
+)
+from omni_core.runtime_api import traceback_of
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.model_runner import ARRequest, RandomStream
+from omni_core.api import ARRequest, RandomStream
 
 
 def extend(request: ARRequest, ids: list[int], embeds: torch.Tensor | None = None) -> None:

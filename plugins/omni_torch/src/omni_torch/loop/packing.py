@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from omni_core.model_runner import ARRequest, ForwardBatch, PagedAttention
+from omni_core.api import ARRequest, ForwardBatch, PagedAttention
 from omni_torch.runners.transfers import all_to_device
 
 

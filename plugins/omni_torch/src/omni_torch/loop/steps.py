@@ -11,10 +11,15 @@ from collections.abc import Hashable
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_core.scheduling.loop import LoopScheduler, pausing, take_pausing
+from omni_core.api import (
+    ConfigError,
+    IncomingMessage,
+    LoopScheduler,
+    OutgoingMessage,
+    StagePayload,
+    pausing,
+    take_pausing,
+)
 
 State = TypeVar("State")
 

@@ -11,9 +11,7 @@ import torch
 from attrs import frozen
 from torch.utils.benchmark import timer as clock
 
-from omni_core.errors import PluginError, did_you_mean
-from omni_core.hookspecs import KernelComponent
-from omni_core.references import load
+from omni_core.api import KernelComponent, PluginError, did_you_mean, load
 from omni_torch.operations.kernels import Operation
 
 BOUNDS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from omni_core.model_runner import CacheAttention, DecodeCache, ForwardBatch, ForwardOutput
+from omni_core.api import CacheAttention, DecodeCache, ForwardBatch, ForwardOutput
 from omni_torch.operations.decoder_stack import MOST_ROWS, DecoderStack, LayerWeights, decode_layers, prefill_layers
 
 DescribeLayer = Callable[[Any], LayerWeights | None]

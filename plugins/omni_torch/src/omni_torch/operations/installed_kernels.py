@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from omni_core.protocol.specs import KernelSpec
+from omni_core.runtime_api import KernelSpec
 
 _installed: dict[str, list[KernelSpec]] = {}
 _listeners: list[Callable[[], None]] = []

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from omni_core.errors import PluginError
-from omni_core.hookspecs import KernelComponent
-from omni_core.plugins import PluginRegistry
-from omni_core.protocol.specs import KernelSpec
-from omni_core.references import normalize
+from omni_core.api import KernelComponent, PluginError, PluginRegistry
+from omni_core.runtime_api import KernelSpec, normalize
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from omni_core.errors import PluginError
-from omni_core.hookspecs import KernelComponent, works
-from omni_core.protocol.specs import KernelSpec
-from omni_core.references import load
+from omni_core.api import KernelComponent, PluginError, load
+from omni_core.runtime_api import KernelSpec, works
 from omni_torch.operations.installed_kernels import installed, on_install
 
 if TYPE_CHECKING:

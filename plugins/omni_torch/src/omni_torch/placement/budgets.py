@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.config.placement import gib
+from omni_core.api import gib
 from omni_torch.checkpoints.headers import Tensors
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -12,13 +12,20 @@ from typing import Any, Literal
 
 from attrs import evolve
 
-from omni_core.config.completion import DoesNotFitError, Machine, Placement
-from omni_core.config.placement import AUTO, gib
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, did_you_mean
-from omni_core.hookspecs import KernelComponent
-from omni_core.plugins import load_plugins
-from omni_core.plugins.registry import problem_of
+from omni_core.api import (
+    AUTO,
+    ConfigError,
+    DoesNotFitError,
+    KernelComponent,
+    Machine,
+    PipelineConfig,
+    Placement,
+    StageConfig,
+    did_you_mean,
+    gib,
+    load_plugins,
+)
+from omni_core.runtime_api import problem_of
 from omni_torch.checkpoints.headers import Tensors, main_dtype
 from omni_torch.placement.budgets import ITEM_BYTES, Network, size
 from omni_torch.placement.processor import available_memory, computes_bfloat16

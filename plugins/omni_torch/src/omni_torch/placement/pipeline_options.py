@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, did_you_mean
 
 DTYPES = ("float32", "bfloat16", "float16")
 """Names of the dtypes that networks compute in."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from omni_core.config.placement import Budget, gib, process_groups
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
+from omni_core.api import Budget, ConfigError, PipelineConfig, StageConfig, gib
+from omni_core.runtime_api import process_groups
 from omni_torch.checkpoints.headers import TensorInfo, Tensors, main_dtype
 from omni_torch.placement.budgets import (
     ITEM_BYTES,

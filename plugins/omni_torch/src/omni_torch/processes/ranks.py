@@ -18,12 +18,8 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
-from omni_core.observe.recording import Recorder, StageRecorder
-from omni_core.protocol.codec import decode, encode
-from omni_core.protocol.registry import message, register
-from omni_core.protocol.specs import StageSpec
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
-from omni_core.stage.thread import StageThread
+from omni_core.api import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_core.runtime_api import Recorder, StageRecorder, StageSpec, StageThread, decode, encode, message, register
 
 logger = logging.getLogger(__name__)
 

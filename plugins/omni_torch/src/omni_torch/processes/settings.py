@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omni_core.protocol.specs import KernelSpec
-from omni_core.references import imported
+from omni_core.api import imported
+from omni_core.runtime_api import KernelSpec
 from omni_torch.operations.installed_kernels import install
 
 

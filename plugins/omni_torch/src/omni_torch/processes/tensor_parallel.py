@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 from attrs import frozen
 
-from omni_core.config.addresses import split_address
-from omni_core.errors import ConfigError
-from omni_core.model_runner import RandomStream
+from omni_core.api import ConfigError, RandomStream
+from omni_core.runtime_api import split_address
 
 COLLECTIVE_SECONDS = 300.0
 """The time limit of one collective. The parent notices a dead rank earlier."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints.folders import read_json
 from omni_torch.checkpoints.headers import TensorInfo, Tensors
 

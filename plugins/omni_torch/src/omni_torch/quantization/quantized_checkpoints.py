@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from attrs import frozen
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints.weights import Checkpoint, PartOf, whole
 from omni_torch.operations.few_rows import GROUP, Groups, packed_int4
 from omni_torch.quantization.quantization_config import (

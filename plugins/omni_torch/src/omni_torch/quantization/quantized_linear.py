@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.operations.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, widened
 from omni_torch.quantization.coded_weights import UNIT, coded_bfloat16
 from omni_torch.quantization.packed_linear import Pack, keep, pack_decoder

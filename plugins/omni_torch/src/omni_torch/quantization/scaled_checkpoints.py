@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.checkpoints.weights import Checkpoint, PartOf, is_scaled, whole
 from omni_torch.quantization.quantization_config import ScaledScheme
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
 from omni_torch.operations.decoder_stack import DecoderStack
 from omni_torch.operations.decoder_step import DecoderStep
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 
 Encoded = TypeVar("Encoded", bound="tuple[torch.Tensor, ...]")
 

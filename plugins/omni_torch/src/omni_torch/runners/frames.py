@@ -6,8 +6,7 @@ from typing import Protocol
 
 import torch
 
-from omni_core.model_runner import ARModel, ARRequest, FeedbackStrategy, ForwardOutput
-from omni_core.scheduling.base import OutgoingMessage
+from omni_core.api import ARModel, ARRequest, FeedbackStrategy, ForwardOutput, OutgoingMessage
 from omni_torch.loop.packing import indices
 from omni_torch.runners.graphs import Graphs, Recorder
 from omni_torch.runners.transfers import all_to_device

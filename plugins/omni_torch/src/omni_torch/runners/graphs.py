@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from attrs import define
 
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 from omni_torch.runners.transfers import copy_into
 
 logger = logging.getLogger(__name__)

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import (
+from omni_core.api import (
     ARModel,
     ARRequest,
+    ConfigError,
     FeedbackStrategy,
     Forward,
     ForwardBatch,
     ForwardOutput,
     ModelRunner,
+    OutgoingMessage,
 )
-from omni_core.scheduling.base import OutgoingMessage
 from omni_torch.engine.key_values import KeyValues
 from omni_torch.loop.packing import sampled_rows
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel

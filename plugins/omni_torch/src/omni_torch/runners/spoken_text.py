@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from omni_core.model_runner import ARModel, ARRequest, FeedbackStrategy, SamplingParams
-from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import ARModel, ARRequest, FeedbackStrategy, IncomingMessage, OmniRequest, SamplingParams
 from omni_torch.runners.model_runner import FeedbackARModelRunner
 
 

@@ -13,9 +13,7 @@ from attrs import define, field
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import TextChunk, TextResult
-from omni_core.scheduling.streaming import StreamingScheduler
+from omni_core.api import OmniRequest, StagePayload, StreamingScheduler, TextChunk, TextResult
 from omni_torch.sampling.stop_strings import StopStrings
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.interface import SEED, Parameter
+from omni_core.api import SEED, Parameter
 
 _INT32, _INT63 = 2**31 - 1, 2**63 - 1
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from omni_core.interface import checked
-from omni_core.model_runner import ARRequest, SamplingParams
+from omni_core.api import ARRequest, SamplingParams, checked
 from omni_torch.operations.kernels import operation
 from omni_torch.runners.transfers import all_to_device, to_device
 from omni_torch.sampling.parameters import SAMPLING

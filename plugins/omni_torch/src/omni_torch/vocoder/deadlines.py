@@ -10,9 +10,8 @@ from typing import Protocol, runtime_checkable
 
 from attrs import define, field
 
-from omni_core.errors import ConfigError, InvalidRequestError, message_of
-from omni_core.protocol.messages import OmniRequest
-from omni_core.references import load
+from omni_core.api import ConfigError, InvalidRequestError, OmniRequest, load
+from omni_core.runtime_api import message_of
 
 FIRST_WITHIN = 0.5
 """Seconds from its arrival in a stage in which a request wants its first output, unless its ``metadata["first_within"]`` says otherwise."""

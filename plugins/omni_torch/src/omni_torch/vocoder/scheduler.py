@@ -10,10 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from attrs import define, field
 
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk, AudioResult
-from omni_core.scheduling.streaming import StreamingScheduler
+from omni_core.api import AudioChunk, AudioResult, ConfigError, OmniRequest, StagePayload, StreamingScheduler
 from omni_torch.vocoder.deadlines import policy_of
 from omni_torch.vocoder.passes import NextChunk, Passes, next_chunk
 from omni_torch.vocoder.playout import Playout

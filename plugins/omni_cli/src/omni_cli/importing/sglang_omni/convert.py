@@ -14,8 +14,7 @@ from omni_cli.importing.output import document, settle
 from omni_cli.importing.report import Outcome, Report, holds, note, refuse, take
 from omni_cli.importing.sglang_omni import keys
 from omni_cli.importing.target import Target, find, known_names, resolve
-from omni_core.errors import did_you_mean
-from omni_core.plugins import PluginRegistry
+from omni_core.api import PluginRegistry, did_you_mean
 
 
 def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None, model: str | None = None) -> Report:

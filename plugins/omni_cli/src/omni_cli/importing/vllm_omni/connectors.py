@@ -12,7 +12,7 @@ from omni_cli.importing.report import Outcome, holds, note, refuse, take
 from omni_cli.importing.target import Target
 from omni_cli.importing.vllm_omni.context import Context, Place, section
 from omni_cli.importing.vllm_omni.settings import STAGE, Setting
-from omni_core.errors import did_you_mean
+from omni_core.api import did_you_mean
 
 SHM = "SharedMemoryConnector"
 

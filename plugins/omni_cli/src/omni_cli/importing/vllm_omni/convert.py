@@ -13,8 +13,7 @@ from omni_cli.importing.target import find, known_names, resolve
 from omni_cli.importing.vllm_omni import connectors, keys, placing
 from omni_cli.importing.vllm_omni.context import Context, Place, section, wrong
 from omni_cli.importing.vllm_omni.settings import CONNECTOR, EDGE, STAGE, TOP, Setting, load
-from omni_core.errors import did_you_mean
-from omni_core.plugins import PluginRegistry
+from omni_core.api import PluginRegistry, did_you_mean
 
 
 def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None, model: str | None = None) -> Report:

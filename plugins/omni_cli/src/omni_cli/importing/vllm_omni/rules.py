@@ -8,7 +8,7 @@ from typing import Any
 from omni_cli.importing.report import NOTED, Outcome, holds, note, refuse, take
 from omni_cli.importing.values import Reader, count, text
 from omni_cli.importing.vllm_omni.context import Place, Rule, wrong
-from omni_core.interface import SPEECH, TEXT
+from omni_core.api import SPEECH, TEXT
 
 
 def field(name: str, read: Reader) -> Rule:

@@ -7,8 +7,7 @@ from typing import Any
 
 from omni_cli.importing.report import Outcome, holds, refuse, take
 from omni_cli.importing.vllm_omni.context import Place, section
-from omni_core.errors import InvalidRequestError, did_you_mean
-from omni_core.interface import Parameter
+from omni_core.api import InvalidRequestError, Parameter, did_you_mean
 
 NAMES = {
     "max_tokens": "max_new_tokens",

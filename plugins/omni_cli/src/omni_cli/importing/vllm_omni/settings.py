@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from omni_cli.importing.document import Leaf, read
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError
 
 STAGE, TOP, CONNECTOR, EDGE = "stage", "top", "connector", "edge"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from omni_core.model_runner import ARRequest, CacheAttention, KVLayout
+from omni_core.api import ARRequest, CacheAttention, KVLayout
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.loop.packing import indices
 from omni_torch.runners.transfers import to_device

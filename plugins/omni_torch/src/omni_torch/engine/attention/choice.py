@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.errors import ConfigError
-from omni_core.model_runner import KVLayout
+from omni_core.api import ConfigError, KVLayout
 from omni_torch.engine.attention.base import AttentionBackend
 from omni_torch.engine.attention.flash_attention import FlashAttentionBackend
 from omni_torch.engine.attention.flashinfer import FlashInferBackend

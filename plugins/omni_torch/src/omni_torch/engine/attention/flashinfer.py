@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from omni_core.model_runner import ARRequest, KVLayout
+from omni_core.api import ARRequest, KVLayout
 from omni_torch.engine.attention.base import AttentionBackend, PageTables, StepAttention
 from omni_torch.engine.attention.static import DecodeTables, StaticAttention
 from omni_torch.engine.kv_cache import KVCache

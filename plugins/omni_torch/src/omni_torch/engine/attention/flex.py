@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from omni_core.model_runner import ARRequest, KVLayout
+from omni_core.api import ARRequest, KVLayout
 from omni_torch.engine.attention.base import AttentionBackend, PageTables, StepAttention
 from omni_torch.engine.kv_cache import KVCache
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from omni_core.model_runner import ARRequest, KVLayout
+from omni_core.api import ARRequest, KVLayout
 from omni_torch.engine.attention.base import AttentionBackend, StepAttention
 from omni_torch.engine.attention.decode import paged_decode
 from omni_torch.engine.attention.static import DecodeTables, StaticAttention

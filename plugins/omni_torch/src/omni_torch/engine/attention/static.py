@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from omni_core.model_runner import ARRequest, DecodeCache
+from omni_core.api import ARRequest, DecodeCache
 from omni_torch.engine.attention.base import AttentionBackend, StepAttention
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.runners.transfers import copy_into

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from omni_core.model_runner import DecodeCache
+from omni_core.api import DecodeCache
 from omni_torch.engine.attention.static import DeferredAttention
 from omni_torch.loop.packing import indices
 

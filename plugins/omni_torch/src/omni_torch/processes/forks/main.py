@@ -20,8 +20,7 @@ from typing import NoReturn
 
 from attrs import frozen
 
-from omni_core.processes.parent import die_with_parent
-from omni_core.protocol.tensors import load_libraries
+from omni_core.runtime_api import die_with_parent, load_libraries
 
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_SET_NAME, _PR_GET_TID_ADDRESS = 15, 40

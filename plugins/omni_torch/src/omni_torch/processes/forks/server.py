@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
-from omni_core.processes.family import MARK_ROOM
-from omni_core.processes.process import interpreter, wait_for, with_defaults
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.runtime_api import MARK_ROOM, ProcessSpec, interpreter, wait_for, with_defaults
 from omni_torch.processes.forks.sources import preload_of
 
 logger = logging.getLogger(__name__)

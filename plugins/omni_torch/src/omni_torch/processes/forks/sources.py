@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import find_module
+from omni_core.runtime_api import ProcessSpec, find_module
 
 
 def preload_of(spec: ProcessSpec) -> list[str]:
