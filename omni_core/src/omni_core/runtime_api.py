@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from omni_core.processes.actions import UnitState
     from omni_core.processes.deaths import REPORT_SECONDS, concerns
     from omni_core.processes.family import MARK_ROOM
+    from omni_core.processes.main import run_stage_process
     from omni_core.processes.parent import die_with_parent
     from omni_core.processes.process import (
         Launch,
@@ -145,8 +146,8 @@ __all__ = [
     # A stage: its arguments, its thread and what it sends
     "BATCHING_ARGUMENTS", "CONTEXT_ARGUMENTS", "Outbound", "StageThread",
     # Processes: how they are started, watched and ended
-    "UnitState", "REPORT_SECONDS", "concerns", "MARK_ROOM", "die_with_parent", "Launch", "StageProcess",
-    "SupervisedProcess", "interpreter", "wait_for", "with_defaults", "DirectoryCleaner", "run_directory",
+    "UnitState", "REPORT_SECONDS", "concerns", "MARK_ROOM", "run_stage_process", "die_with_parent", "Launch",
+    "StageProcess", "SupervisedProcess", "interpreter", "wait_for", "with_defaults", "DirectoryCleaner", "run_directory",
     "temporary_directory", "Role", "Supervisor", "Worker",
     # Machines and a running pipeline
     "Answers", "PreparedPipeline", "prepare", "replicated_group", "relay_reference", "Running", "Units", "Placing",
@@ -208,6 +209,7 @@ _HOMES = {
     "omni_core.processes.actions": "UnitState",
     "omni_core.processes.deaths": "REPORT_SECONDS concerns",
     "omni_core.processes.family": "MARK_ROOM",
+    "omni_core.processes.main": "run_stage_process",
     "omni_core.processes.parent": "die_with_parent",
     "omni_core.processes.process": "Launch StageProcess SupervisedProcess interpreter wait_for with_defaults",
     "omni_core.processes.run_directory": "DirectoryCleaner run_directory temporary_directory",

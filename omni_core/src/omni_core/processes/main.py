@@ -1,5 +1,5 @@
-"""The entry point of a stage process: :func:`run` in a fork of the fork server, or ``python -m omni_core.processes.main DESCRIPTOR
-LIFELINE [LISTENER]``, a fresh interpreter.
+"""The entry point of a stage process: :func:`run_stage_process` in a fork of the fork server, or a fresh interpreter:
+``python -m omni_core.processes.main DESCRIPTOR LIFELINE [LISTENER]``.
 
 The launch spec is read from an inherited descriptor; a process that other hosts reach inherits its listening TCP socket too.
 Its lifeline is a pipe that stays open as long as the parent lives. The process imports only what its spec names.
@@ -125,7 +125,7 @@ async def _serve(spec: ProcessSpec, lifeline: int, listener: int | None) -> int:
     return worker.exit_code
 
 
-def run(document: int, lifeline: int, listener: int | None = None) -> NoReturn:
+def run_stage_process(document: int, lifeline: int, listener: int | None = None) -> NoReturn:
     """Be a stage process until it is told to stop or its parent ends.
 
     Args:
@@ -159,4 +159,4 @@ def run(document: int, lifeline: int, listener: int | None = None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    run(*map(int, sys.argv[1:]))
+    run_stage_process(*map(int, sys.argv[1:]))

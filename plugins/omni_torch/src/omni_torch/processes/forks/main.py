@@ -27,9 +27,6 @@ _PR_SET_NAME, _PR_GET_TID_ADDRESS = 15, 40
 _CLONE = {"x86_64": (56, 3), "aarch64": (220, 4)}
 """By machine: the number of the system call ``clone``, and the position of its argument ``child_tid``."""
 
-_MODULES = ("omni_core.processes.main", "omni_core.processes.worker")
-"""The modules that every stage process needs."""
-
 _REQUEST_BYTES = 65536
 _PROBLEM_LETTERS = 500
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
@@ -105,8 +102,8 @@ class _ForkServer:
         loading = threading.Thread(target=load_libraries)
         if any("torch" in each.preload for each in self._waiting):
             loading.start()  # beside the import of what every process needs
-        for module in _MODULES:
-            importlib.import_module(module)
+        from omni_core.runtime_api import Worker, run_stage_process  # noqa: F401 - what every stage process needs
+
         if loading.ident is not None:
             loading.join()
         while self._receive():
@@ -177,6 +174,8 @@ class _ForkServer:
             for other in self._waiting:
                 for descriptor in other.descriptors:
                     os.close(descriptor)
+            from omni_core.runtime_api import run_stage_process
+
             os.setpgid(0, 0)
             stderr, *own = request.descriptors
             os.dup2(stderr, 2)
@@ -185,7 +184,7 @@ class _ForkServer:
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # else all forks would draw the same numbers
             gc.enable()
-            sys.modules[_MODULES[0]].run(*own)
+            run_stage_process(*own)
         except BaseException:
             traceback.print_exc()
         finally:
