@@ -115,7 +115,7 @@ class Loop:
         try:
             for task in self._tasks:
                 with suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]
+                    task.get_coro().close()
         finally:
             events._set_running_loop(None)
         self._tasks.clear()
