@@ -13,7 +13,6 @@ from rich.console import Console
 from status_reports import STAGES, report, run
 
 from omni_cli import top
-from omni_cli.deploy.predictions import Prediction
 from omni_cli.top import load_line, table, view
 
 
@@ -83,21 +82,14 @@ def loaded(done: int, uptime: float, cpu: float, late: float = 0.0) -> object:
     return made
 
 
-def test_a_plan_is_shown_beside_what_is_measured() -> None:
-    plan = Prediction(2.5, {"talker_ar": 0.4, "thinker": 0.2, "gpu 0": 0.7}, late=0.25)
+def test_late_sound_and_the_busiest_stage_are_shown() -> None:
     before, now = loaded(40, 40.0, 10.0), loaded(45, 50.0, 14.8, late=1.5)
-    line = load_line(now, before, plan)  # type: ignore[arg-type]
-    assert line == (
-        "0.50 a second (plan 2.50); 1.50 s late in 15.0 s of sound (plan: p95 0.25 s); saturates: talker_ar 96% (plan: gpu 0 70%)"
-    )
-    shown = table(now, before, 200, plan)  # type: ignore[arg-type]
+    line = load_line(now, before)  # type: ignore[arg-type]
+    assert line == "0.50 a second; 1.50 s late in 15.0 s of sound; saturates: talker_ar 96%"
+    shown = table(now, before, 200)  # type: ignore[arg-type]
     cells = {str(column.header): list(column.cells) for column in shown.columns}
     row = STAGES.index("talker_ar")
-    assert [cells[name][row] for name in ("cpu", "plan", "work", "planned")] == ["96%", "40%", "1.9 s", "160.0 ms"]
-    assert [cells[name][0] for name in ("cpu", "plan")] == ["48%", ""]
-
-
-def test_without_a_plan_late_sound_and_the_busiest_stage_are_shown() -> None:
+    assert [cells[name][row] for name in ("cpu", "work")] == ["96%", "1.9 s"]
     line = load_line(loaded(45, 50.0, 5.0, late=0.5), loaded(40, 40.0, 2.0))  # type: ignore[arg-type]
     assert line == "0.50 a second; 0.50 s late in 5.0 s of sound; busiest: talker_ar 60%"
     assert load_line(report(), None) == ""

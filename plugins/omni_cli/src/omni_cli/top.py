@@ -10,7 +10,6 @@ import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -21,7 +20,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from omni_cli.deploy.predictions import SATURATED, Prediction, read_prediction
 from omni_cli.runs import Run, chosen, duration, owner, run_argument
 from omni_cli.status_client import StatusClient
 from omni_core.api import OmniError
@@ -29,32 +27,28 @@ from omni_core.runtime_api import StatusReport
 
 _LEAVE = frozenset(b"qQ\x04")
 
+_SATURATED = 0.9
+"""A stage that is at work for this share of the time has no room: its queue grows with every further request."""
+
 
 @click.command()
 @run_argument
 @click.option("--once", is_flag=True, help="Print one table and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that is known as one JSON document and end.")
 @click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option(
-    "--plan",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Show beside each figure what was planned: what `omni simulate --json` or `omni plan --optimize --json` printed.",
-)
-def top(run: str | None, once: bool, as_json: bool, interval: float, plan: Path | None) -> None:
+def top(run: str | None, once: bool, as_json: bool, interval: float) -> None:
     """Watch a running pipeline; `q` leaves.
 
     RUN is its pid, name or run folder (see `omni ps`); not needed if only one runs.
     """
-    planned = None if plan is None else read_prediction(plan)
     found = chosen(run)
     if as_json:
         click.echo(json.dumps({**found.as_document(), **attrs.asdict(_answered(found))}, indent=2))
     elif once:
-        Console().print(view(found, _answered(found), None, Console().width, planned))
+        Console().print(view(found, _answered(found), None, Console().width))
     else:
         with suppress(KeyboardInterrupt):
-            asyncio.run(_watch(found, interval, planned))
+            asyncio.run(_watch(found, interval))
 
 
 def _answered(run: Run) -> StatusReport:
@@ -63,12 +57,12 @@ def _answered(run: Run) -> StatusReport:
     return run.report
 
 
-async def _watch(run: Run, interval: float, planned: Prediction | None = None) -> None:
+async def _watch(run: Run, interval: float) -> None:
     """Show the pipeline until it ends, or a key says to leave."""
     console, before, report = Console(), None, run.report
     with StatusClient(run.folder) as client, _keys() as left, Live(console=console, auto_refresh=False) as live:
         while True:
-            shown = view(run, report, before, console.width, planned)
+            shown = view(run, report, before, console.width)
             live.update(Group(shown, Text("q: leave", style="dim")), refresh=True)
             await asyncio.wait([left], timeout=interval)
             if left.done():
@@ -111,10 +105,8 @@ def _keys() -> Iterator[asyncio.Future[None]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, usual)
 
 
-def view(
-    run: Run, report: StatusReport | None, before: StatusReport | None, width: int, planned: Prediction | None = None
-) -> RenderableType:
-    """Return what is shown of a pipeline in ``width`` columns; rates are since ``before``. ``planned``: what is shown beside them."""
+def view(run: Run, report: StatusReport | None, before: StatusReport | None, width: int) -> RenderableType:
+    """Return what is shown of a pipeline in ``width`` columns; rates are since ``before``."""
     if report is None:
         return Text(f"{run.name} (pid {run.pid}): does not answer; is its process stopped?")
     requests = report.statistics["coordinator"]["requests"]
@@ -122,49 +114,39 @@ def view(
     counts += [f"{requests[name]:.0f} {name}" for name in ("failed", "refused") if requests[name]]
     title = Text(f"{report.pipeline}", style="bold")
     title.append(f"  pid {run.pid}, up {duration(report.uptime)}: {', '.join(counts)}", style="not bold")
-    load = load_line(report, before, planned)
-    return Group(title, *([Text(load)] if load else []), table(report, before, width, planned))
+    load = load_line(report, before)
+    return Group(title, *([Text(load)] if load else []), table(report, before, width))
 
 
 _COLUMNS = (
-    "stage", "process", "state", "restarts", "queued", "running", "done", "failed", "per s", "p50", "p99", "cpu", "plan", "work", "planned",
-    "batch", "KV", "out",
+    "stage", "process", "state", "restarts", "queued", "running", "done", "failed", "per s", "p50", "p99", "cpu", "work", "batch",
+    "KV", "out",
 )  # fmt: skip
-_OPTIONAL = ("process", "restarts", "cpu", "plan", "work", "planned", "batch", "KV", "out")
+_OPTIONAL = ("process", "restarts", "cpu", "work", "batch", "KV", "out")
 """Columns that are left out where they say nothing."""
 _DROPPED = (
-    "process", "out", "batch", "planned", "work", "KV", "restarts", "failed", "p50", "queued", "p99", "done", "running", "plan", "cpu",
-    "per s",
+    "process", "out", "batch", "work", "KV", "restarts", "failed", "p50", "queued", "p99", "done", "running", "cpu", "per s",
 )  # fmt: skip
 """Columns that are left out where there is no room for them: the first one first."""
 
 
-def load_line(report: StatusReport, before: StatusReport | None, planned: Prediction | None = None) -> str:
-    """Return the load of the whole pipeline in a line: requests a second, late sound, and what has the least room; each as planned too.
+def load_line(report: StatusReport, before: StatusReport | None) -> str:
+    """Return the load of the whole pipeline in a line: requests a second, late sound, and what has the least room.
 
-    Empty if the pipeline says nothing of it and there is no plan.
+    Empty if the pipeline says nothing of it.
     """
     seconds = max(1e-3, report.uptime - before.uptime if before is not None else report.uptime)
     now = report.statistics["coordinator"]["requests"]
     then = {} if before is None else before.statistics["coordinator"]["requests"]
     parts = [f"{max(0.0, now['completed'] - then.get('completed', 0.0)) / seconds:.2f} a second"]
-    if planned is not None:
-        parts[0] += f" (plan {planned.per_second:.2f}{', an estimate' if planned.is_estimate else ''})"
     sound, late = (_total(report, name) - _total(before, name) for name in ("sound_seconds", "late_seconds"))
     if sound > 0 or late > 0:
         parts.append(f"{late:.2f} s late in {sound:.1f} s of sound")
-        if planned is not None and planned.late is not None:
-            parts[-1] += f" (plan: p95 {planned.late:.2f} s)"
     rows = [(row.stage, row.share) for row in _looked(report, before) if row.share is not None]
     if rows:
-        parts.append(_saturation(*max(rows, key=lambda each: each[1])))
-        if planned is not None and (most := planned.saturates()) is not None:
-            parts[-1] += f" (plan: {most[0]} {most[1]:.0%})"
-    return "; ".join(parts) if len(parts) > 1 or planned is not None else ""
-
-
-def _saturation(stage: str, share: float) -> str:
-    return f"saturates: {stage} {share:.0%}" if share >= SATURATED else f"busiest: {stage} {share:.0%}"
+        stage, share = max(rows, key=lambda each: each[1])
+        parts.append(f"{'saturates' if share >= _SATURATED else 'busiest'}: {stage} {share:.0%}")
+    return "; ".join(parts) if len(parts) > 1 else ""
 
 
 def _total(report: StatusReport | None, counter: str) -> float:
@@ -172,11 +154,9 @@ def _total(report: StatusReport | None, counter: str) -> float:
     return sum(part.get(counter, 0.0) for part in parts)
 
 
-def table(
-    report: StatusReport, before: StatusReport | None, width: int = 200, planned: Prediction | None = None
-) -> Table:
+def table(report: StatusReport, before: StatusReport | None, width: int = 200) -> Table:
     """Return a row per stage and process, with the columns that have something to say and room in ``width``."""
-    rows = [*_rows(report, before, planned)]
+    rows = [*_rows(report, before)]
     silent = {name for name in _OPTIONAL if all(row[name] in ("", "0", row["stage"]) for row in rows)}
     widths = {name: max(map(len, (name, *(row[name] for row in rows)))) for name in _COLUMNS if name not in silent}
     for name in _DROPPED:
@@ -229,23 +209,14 @@ def _looked(report: StatusReport, before: StatusReport | None) -> Iterator[_Look
                 yield _Look(unit, stage, process, now, then, seconds)
 
 
-def _rows(
-    report: StatusReport, before: StatusReport | None, planned: Prediction | None = None
-) -> Iterator[dict[str, str]]:
+def _rows(report: StatusReport, before: StatusReport | None) -> Iterator[dict[str, str]]:
     for look in _looked(report, before):
-        replica = look.process.rpartition(".")[2]
-        share = (
-            planned.share(look.stage, int(replica) if replica.isdecimal() else None) if planned is not None else None
-        )
-        work = planned.work(look.stage) if planned is not None else None
         yield {
             "stage": look.stage,
             "process": look.process,
             **_row(look.unit, look.now, look.then, look.seconds),
             "cpu": "" if look.share is None else f"{look.share:.0%}",
-            "plan": "" if share is None else f"{share:.0%}",
             "work": _latency(look.work),
-            "planned": _latency(work),
         }
 
 

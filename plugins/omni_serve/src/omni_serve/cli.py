@@ -16,9 +16,12 @@ import click
 from attrs import AttrsInstance, evolve, fields
 
 from omni_cli.deploy.options import resolve_config
-from omni_cli.deploy.predictions import read_prediction
-from omni_core.api import ConfigError, PipelineConfig, did_you_mean
-from omni_core.runtime_api import SOURCE_OPTIONS, Tasks, completed, log_options, with_source
+from omni_core.cli.logs import log_options
+from omni_core.cli.source import SOURCE_OPTIONS, with_source
+from omni_core.config.completion import completed
+from omni_core.config.schema import PipelineConfig
+from omni_core.control.lanes import Tasks
+from omni_core.errors import ConfigError, did_you_mean
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
 from omni_serve.logs import Background, access_log, audit_log, in_background, write
 from omni_serve.section import apply_log_options, with_section
@@ -120,9 +123,6 @@ class _Setting(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gen
 @click.option("--no-warm-up", is_flag=True, help="Be ready without running the pipeline's warm-up requests.")
 @click.option("--no-page", is_flag=True, help="Do not serve the page at /.")
 @click.option("--no-docs", is_flag=True, help="Do not serve /openapi.json and the page /docs.")
-@click.option(
-    "--plan", type=_FILE, help="What `omni simulate --json` printed: the page shows it beside what is measured."
-)
 @click.option("--no-access-log", is_flag=True, help="Do not log a line for each request (omni.access).")
 @log_options
 @click.pass_context
@@ -205,7 +205,6 @@ def _settings(options: dict[str, Any]) -> Settings:
         warm_up=not options["no_warm_up"],
         page=not options["no_page"],
         docs=not options["no_docs"],
-        plan=read_prediction(Path(options["plan"])) if options["plan"] else None,
         hosts=LOOPBACK_HOSTS if not options["uds"] and is_loopback(options["host"]) else (),
     )
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from attrs import field, frozen
 from attrs.validators import ge, le
 
-from omni_cli.deploy.predictions import Prediction
-
 
 @frozen(kw_only=True)
 class Limits:
@@ -123,7 +121,6 @@ class Settings:
         warm_up: run the pipeline's declared requests before the server says that it is ready.
         docs: serve ``/openapi.json`` and the page ``/docs``.
         page: serve the page at ``/``, and the pipeline's graph that it draws.
-        plan: what a plan predicts of the pipeline; the page shows it beside what is measured.
     """
 
     model: str | None = None
@@ -151,4 +148,3 @@ class Settings:
     warm_up: bool = True
     docs: bool = True
     page: bool = True
-    plan: Prediction | None = None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from omni_cli.deploy.predictions import Prediction
-from omni_core.api import StageConfig
+from omni_core.config.schema import StageConfig
 from omni_serve.metrics import Statistics
 from omni_serve.server import Server
 
@@ -34,7 +33,6 @@ def snapshot(server: Server, statistics: Statistics) -> dict[str, Any]:
                 "role": roles.get(stage.name),
                 "terminal": stage.terminal,
                 "replicas": len(numbers),
-                "plan": _planned(server.settings.plan, stage.name),
                 **_state(stage.name, health),
                 "counters": _stage_counters(numbers),
             }
@@ -50,26 +48,8 @@ def snapshot(server: Server, statistics: Statistics) -> dict[str, Any]:
             "waiting": admission.waiting,
             **statistics.get("coordinator", {}).get("requests", {}),
         },
-        "plan": None if server.settings.plan is None else _whole(server.settings.plan),
         "stages": stages,
         "edges": edges,
-    }
-
-
-def _planned(plan: Prediction | None, stage: str) -> dict[str, float | None] | None:
-    """Return what a plan says of a stage: the share of the time in which it computes, and the seconds for a request."""
-    return None if plan is None else {"share": plan.share(stage), "work": plan.work(stage)}
-
-
-def _whole(plan: Prediction) -> dict[str, Any]:
-    """Return what a plan says of the pipeline."""
-    name, share = plan.saturates() or (None, None)
-    return {
-        "per_second": plan.per_second,
-        "late": plan.late,
-        "estimate": plan.is_estimate,
-        "saturates": name,
-        "share": share,
     }
 
 

@@ -164,25 +164,20 @@ export class Graph {
     this.pause = now.requests.running ? 400 : 1000;
   }
 
-  // The whole pipeline in a line: requests a second, late sound, and what has the least room; each as planned, if there is a plan.
+  // The whole pipeline in a line: requests a second, late sound, and what has the least room.
   showLoad(now, then, seconds) {
     const grown = (name) =>
       now.stages.reduce((sum, stage, index) => sum + Math.max(0, stage.counters[name] - (then?.stages[index].counters[name] ?? 0)), 0);
-    const plan = now.plan;
     const rate = then ? Math.max(0, (now.requests.completed ?? 0) - (then.requests.completed ?? 0)) / seconds : 0;
-    const parts = [`${rate.toFixed(2)} a second${plan ? ` (plan ${plan.per_second.toFixed(2)}${plan.estimate ? ", an estimate" : ""})` : ""}`];
+    const parts = [`${rate.toFixed(2)} a second`];
     const late = now.stages.reduce((sum, stage) => sum + stage.counters.late_seconds, 0);
     const sound = now.stages.reduce((sum, stage) => sum + stage.counters.sound_seconds, 0);
-    if (sound > 0) {
-      const planned = plan && plan.late !== null ? ` (plan: p95 ${plan.late.toFixed(2)} s)` : "";
-      parts.push(`${late.toFixed(2)} s late in ${sound.toFixed(1)} s of sound${planned}`);
-    }
+    if (sound > 0) parts.push(`${late.toFixed(2)} s late in ${sound.toFixed(1)} s of sound`);
     if (then && grown("cpu_seconds") > 0) {
       const shares = now.stages.map((stage, index) => [stage.name, share(stage, then.stages[index].counters, seconds)]);
       const [name, most] = shares.reduce((best, each) => (each[1] > best[1] ? each : best));
-      const planned = plan && plan.saturates ? ` (plan: ${plan.saturates} ${percent(plan.share)})` : "";
-      parts.push(`${most >= SATURATED ? "saturates" : "busiest"}: ${name} ${percent(most)}${planned}`);
-    } else if (plan && plan.saturates) parts.push(`plan: ${plan.saturates} ${percent(plan.share)}`);
+      parts.push(`${most >= SATURATED ? "saturates" : "busiest"}: ${name} ${percent(most)}`);
+    }
     this.load.textContent = parts.join(" · ");
     this.load.classList.toggle("bad", grown("late_seconds") > 0.01 && Boolean(then));
   }
@@ -201,14 +196,9 @@ export class Graph {
     const room = BOX.width - 20;
     node.bar.setAttribute("width", room * Math.min(1, busy));
     node.bar.setAttribute("class", `bar${busy >= SATURATED ? " full" : ""}`);
-    const planned = stage.plan?.share ?? null;
-    node.tick.setAttribute("visibility", planned === null ? "hidden" : "visible");
-    node.tick.setAttribute("x", node.left + 10 + room * Math.min(1, planned ?? 0) - 1);
     const done = was ? now.completed - was.completed : 0;
     const work = done > 0 ? duration((now.cpu_seconds - was.cpu_seconds) / done) : "–";
-    const against =
-      `; computes ${percent(busy)} of the time${planned === null ? "" : `, planned ${percent(planned)}`}, ` +
-      `${work} for a request${stage.plan?.work ? `, planned ${duration(stage.plan.work)}` : ""}`;
+    const against = `; computes ${percent(busy)} of the time, ${work} for a request`;
     const failed = now.failed ? `, ${now.failed} failed` : "";
     const restarts = stage.restarts ? `, ${stage.restarts} restarts${stage.reason ? ` (${stage.reason})` : ""}` : "";
     node.title.textContent =
@@ -246,10 +236,9 @@ export class Graph {
         svg("circle", { cx: left + BOX.width - 12, cy: y + 13, r: 3.5 }), label, queue, rate);
       const track = svg("rect", { x: left + 10, y: y + 53, width: BOX.width - 20, height: 3, rx: 1.5, class: "track" });
       const bar = svg("rect", { x: left + 10, y: y + 53, width: 0, height: 3, rx: 1.5, class: "bar" });
-      const tick = svg("rect", { x: left + 10, y: y + 50.5, width: 2, height: 8, class: "tick", visibility: "hidden" });
-      box.append(track, bar, tick);
+      box.append(track, bar);
       picture.append(box);
-      this.nodes.set(stage.name, { box, queue, rate, title, bar, tick, left });
+      this.nodes.set(stage.name, { box, queue, rate, title, bar });
     }
     picture.append(...this.edges.map((each) => each.label));
     picture.style.maxWidth = `${width}px`;
