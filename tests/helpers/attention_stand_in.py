@@ -11,9 +11,7 @@ import torch
 
 from omni_core.model_runner import KVLayout
 from omni_torch.engine.attention import AttentionBackend, SdpaBackend
-from omni_torch.engine.attention.flash_attention import FlashAttentionBackend
 from omni_torch.engine.attention.flashinfer import FlashInferBackend
-from omni_torch.engine.attention.flex import FlexBackend
 from omni_torch.engine.kv_cache import KVCache
 
 HEADS, KV_HEADS, WIDTH, BLOCK = 4, 2, 16, 8
@@ -81,21 +79,6 @@ class StandInWrapper:
         return torch.cat(parts)
 
 
-def stand_in_varlen(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool, block_table: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    assert causal
-    assert max_seqlen_q == int(cu_seqlens_q.diff().max())
-    assert block_table.shape[1] * BLOCK >= max_seqlen_k >= int(cu_seqlens_k.diff().max())
-    assert {cu_seqlens_q.dtype, cu_seqlens_k.dtype, block_table.dtype} == {torch.int32}
-    parts = []
-    for index, length in enumerate(cu_seqlens_k.diff().tolist()):
-        slots = (block_table[index].long().unsqueeze(1) * BLOCK + torch.arange(BLOCK)).reshape(-1)[:length]
-        parts.append(paged_attention(q[cu_seqlens_q[index] : cu_seqlens_q[index + 1]], k, v, slots, softmax_scale))
-    return torch.cat(parts)
-
-
 def made(name: str, cache: KVCache, monkeypatch: pytest.MonkeyPatch) -> AttentionBackend:
     if name == "flashinfer":
         module = ModuleType("flashinfer")
@@ -103,9 +86,4 @@ def made(name: str, cache: KVCache, monkeypatch: pytest.MonkeyPatch) -> Attentio
         module.BatchPrefillWithPagedKVCacheWrapper = StandInWrapper  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "flashinfer", module)
         return FlashInferBackend(cache)
-    if name == "flash-attention":
-        module = ModuleType("flash_attn")
-        module.flash_attn_varlen_func = stand_in_varlen  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "flash_attn", module)
-        return FlashAttentionBackend(cache)
-    return FlexBackend(cache, compiled=False) if name == "flex" else SdpaBackend(cache)
+    return SdpaBackend(cache)

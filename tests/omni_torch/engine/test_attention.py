@@ -7,17 +7,14 @@ import random
 import pytest
 import torch
 from attention_stand_in import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, made, paged_attention
-from engine_harness import Driven
 from tiers import few
-from toy_model import ToyModel, ToyRunner, generate
+from toy_model import ToyModel, ToyRunner
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
-from omni_torch.engine.attention import BACKENDS, AttentionBackend, SdpaBackend, choose, sdpa
-from omni_torch.engine.attention.flash_attention import FlashAttentionBackend
+from omni_torch.engine.attention import BACKENDS, SdpaBackend, choose, sdpa
 from omni_torch.engine.attention.flashinfer import FlashInferBackend
-from omni_torch.engine.attention.flex import FlexBackend
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.engine.scheduler import EngineScheduler
 
@@ -70,59 +67,29 @@ def test_backends_agree(name: str, seed: int, scale: float | None, monkeypatch: 
     assert row == len(output)
 
 
-def test_the_engine_gives_equal_results_on_flex(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FlexBackend, "probe", classmethod(lambda *_: None))
-    monkeypatch.setattr(
-        "omni_torch.engine.attention.flex._compiled",
-        lambda: __import__("torch").nn.attention.flex_attention.flex_attention,
-    )
-    model = ToyModel()
-    driven = Driven(EngineScheduler(ToyRunner(model), attention="flex", kv_blocks=30, max_context=200, chunk_size=16))
-    prompts = [[3], [5, 9, 2, 7], list(range(1, 40)), [5, 9, 2, 7, *range(30)]]
-    for index, prompt in enumerate(prompts):
-        driven.ask(str(index), prompt, sampling=SamplingParams(max_new_tokens=9))
-    final = driven.collect(len(prompts), 60.0)
-    driven.close()
-    for index, prompt in enumerate(prompts):
-        assert final[str(index)].data["ids"] == generate(model, prompt, SamplingParams(max_new_tokens=9))
-
-
 def test_on_a_cpu_the_choice_is_sdpa_and_the_others_say_why_not() -> None:
     assert choose("auto", CPU, LAYOUT, 16) is SdpaBackend
-    for name in ("flashinfer", "flash-attention", "flex"):
-        with pytest.raises(ConfigError, match=f"{name}.*GPU"):
-            choose(name, CPU, LAYOUT, 16)
+    with pytest.raises(ConfigError, match=r"flashinfer.*GPU"):
+        choose("flashinfer", CPU, LAYOUT, 16)
     with pytest.raises(ConfigError, match=r"'flashinfr' is unknown; there are: auto, "):
         EngineScheduler(ToyRunner(ToyModel()), attention="flashinfr")
 
 
 @pytest.mark.parametrize(
-    ("backend", "layout", "block_size", "word"),
+    ("layout", "word"),
     [
-        (FlashInferBackend, KVLayout(1, 2, 128, torch.bfloat16), 16, None),
-        (FlashInferBackend, KVLayout(1, 2, 128, torch.float32), 16, "float32"),
-        (FlashInferBackend, KVLayout(1, 2, 80, torch.float16), 16, "80"),
-        (FlashAttentionBackend, KVLayout(1, 2, 128, torch.float16), 256, None),
-        (FlashAttentionBackend, KVLayout(1, 2, 128, torch.float16), 16, "256"),
-        (FlexBackend, KVLayout(1, 2, 128, torch.float32), 16, None),
-        (FlexBackend, KVLayout(1, 2, 128, torch.float32), 24, "power of two"),
+        (KVLayout(1, 2, 128, torch.bfloat16), None),
+        (KVLayout(1, 2, 128, torch.float32), "float32"),
+        (KVLayout(1, 2, 80, torch.float16), "80"),
     ],
 )
-def test_probes_on_a_gpu(
-    backend: type[AttentionBackend],
-    layout: KVLayout,
-    block_size: int,
-    word: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_probe_on_a_gpu(layout: KVLayout, word: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    for module in ("flashinfer", "flash_attention"):
-        monkeypatch.setattr(f"omni_torch.engine.attention.{module}.find_spec", lambda name: object())
-    reason = backend.probe(torch.device("cuda:0"), layout, block_size)
+    monkeypatch.setattr("omni_torch.engine.attention.flashinfer.find_spec", lambda name: object())
+    reason = FlashInferBackend.probe(torch.device("cuda:0"), layout, 16)
     assert reason is None if word is None else word in str(reason)
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, backend in (("flashinfer", FlashInferBackend), ("flash_attention", FlashAttentionBackend)):
-        monkeypatch.setattr(f"omni_torch.engine.attention.{module}.find_spec", lambda name: None)
-        assert "pip install" in str(backend.probe(torch.device("cuda:0"), LAYOUT, 16))
+    monkeypatch.setattr("omni_torch.engine.attention.flashinfer.find_spec", lambda name: None)
+    assert "pip install" in str(FlashInferBackend.probe(torch.device("cuda:0"), LAYOUT, 16))

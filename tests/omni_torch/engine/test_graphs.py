@@ -309,7 +309,7 @@ def test_a_replayed_step_keeps_rows_without_the_host() -> None:
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", sorted(name for name, each in BACKENDS.items() if each.static_decode is not None))
+@pytest.mark.parametrize("name", sorted(BACKENDS))
 @pytest.mark.parametrize("seed", range(4))
 def test_static_attention_follows_its_tables(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests grow, leave, come back under their old names and change rows; blocks are in random places, some shared."""
@@ -319,7 +319,6 @@ def test_static_attention_follows_its_tables(name: str, seed: int, monkeypatch: 
         each.copy_(torch.randn(each.shape, generator=generator))
         each[cache.scratch :] = float("nan")
     backend = made(name, cache, monkeypatch)
-    assert backend.static_decode is not None
     tables = DecodeTables(cache, 8, 12 * BLOCK)
     plans = {rows: backend.static_decode(backend, tables, rows, tables.width) for rows in (1, 2, 4, 8)}
     lengths: dict[str, int] = {}
@@ -360,7 +359,6 @@ def test_static_attention_follows_its_tables(name: str, seed: int, monkeypatch: 
 def test_layers_that_differ_share_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = KVCache(LAYOUT, 8, BLOCK, CPU, scratch=1)
     backend = made("flashinfer", cache, monkeypatch)
-    assert backend.static_decode is not None
     assert cache.reserve("r", 1)
     tables = DecodeTables(cache, 1, BLOCK)
     tables.fill([ARRequest("r", OmniRequest(), [1], SamplingParams())], [0], 1, 0)
@@ -492,7 +490,7 @@ class Selecting(PlainModel):
         return ForwardOutput(hidden[(hidden > 0).any(-1)])
 
 
-@pytest.mark.parametrize("name", sorted(name for name, each in BACKENDS.items() if each.static_decode is not None))
+@pytest.mark.parametrize("name", sorted(BACKENDS))
 def test_a_step_does_not_synchronise_with_the_host(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -500,8 +498,6 @@ def test_a_step_does_not_synchronise_with_the_host(
     made(name, KVCache(LAYOUT, 1, BLOCK, CPU), monkeypatch)
     monkeypatch.setattr(StandInWrapper, "plan", lambda *_, **__: None)
     monkeypatch.setattr(StandInWrapper, "run", lambda wrapper, query, paged: torch.empty_like(query))
-    if name == "flash-attention":
-        monkeypatch.setattr("flash_attn.flash_attn_varlen_func", lambda query, *_, **__: torch.empty_like(query))
     output, graphs = decode(on(ghost_gpu(monkeypatch), PlainModel()), backend=BACKENDS[name])
     assert not graphs.failed, caplog.text
     assert output.hidden.shape == (3, 32)

@@ -67,7 +67,6 @@ class DecodeGraphs:
     def _attention(self, requests: int, longest: int) -> StaticAttention:
         """Return the narrowest attention that serves a step, for its number of rows."""
         cache, tables, static = self._backend.cache, self._tables, self._backend.static_decode
-        assert static is not None
         positions = FIRST_WIDTH
         while positions < longest:
             positions *= 2

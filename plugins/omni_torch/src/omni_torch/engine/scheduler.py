@@ -134,11 +134,7 @@ class EngineScheduler(LoopedScheduler):
                 )
             kv_blocks = min(kv_blocks, max_running * longest)
         backend = choose(attention, runner.device, layout, block_size)
-        graphs = (
-            None
-            if backend.static_decode is None
-            else Graphs.choose(runner.device, tp_size == 1 if cuda_graphs is None else cuda_graphs)
-        )
+        graphs = Graphs.choose(runner.device, tp_size == 1 if cuda_graphs is None else cuda_graphs)
         scratch = 0 if graphs is None else padded(max_running)
         self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width, scratch)
         if isinstance(runner, ARModelRunner) and runner.hands_over:

@@ -46,8 +46,8 @@ class AttentionBackend(ABC):
 
     name: ClassVar[str]
 
-    static_decode: ClassVar[type[StaticAttention] | None] = None
-    """Its attention for replayed decode steps; ``None`` if it has none, in which case no step is replayed."""
+    static_decode: ClassVar[type[StaticAttention]]
+    """Its attention for replayed decode steps."""
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache
@@ -70,7 +70,6 @@ class PageTables:
 
     Attributes:
         query_offsets: ``[requests + 1]``, the first row of each request.
-        lengths: ``[requests]``, the number of keys that each attends to.
         page_offsets: ``[requests + 1]`` into ``pages``.
         last_page: ``[requests]``, the used positions of the last page.
     """
@@ -87,18 +86,9 @@ class PageTables:
             return torch.tensor(values, dtype=torch.int32, device=device)
 
         self.query_offsets = tensor(_offsets(lengths))
-        self.lengths = tensor(seen)
         self.page_offsets = tensor(_offsets([len(table) for table in tables]))
         self.pages = tensor([page for table in tables for page in table])
         self.last_page = tensor([(count - 1) % cache.block_size + 1 for count in seen])
-        self.longest_query, self.longest = max(lengths), max(seen)
-        self.tables = tables
-
-    def padded(self) -> torch.Tensor:
-        """``[requests, max pages]``; shorter rows are padded with page 0, which their lengths mask."""
-        most = max(len(table) for table in self.tables)
-        rows = [table + [0] * (most - len(table)) for table in self.tables]
-        return torch.tensor(rows, dtype=torch.int32, device=self.pages.device)
 
 
 def _offsets(counts: list[int]) -> list[int]:
