@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import secrets
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
@@ -17,7 +18,6 @@ from starlette.responses import Response
 
 from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
-from omni_serve.identities import random_hex
 from omni_serve.json_input import read_json
 from omni_serve.server import server_of
 
@@ -101,7 +101,7 @@ def dumps(data: Any) -> str:
 async def encoded(data: Any) -> bytes:
     """Return compact JSON of data with :class:`Base64` in it."""
     found: list[bytes] = []
-    mark = random_hex(16)
+    mark = secrets.token_hex(16)
 
     def remember(value: Any) -> str:
         assert isinstance(value, Base64)

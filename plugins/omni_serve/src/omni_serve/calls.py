@@ -6,6 +6,7 @@ Streaming or not, a request is answered by the same code; an answer that is not 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -29,7 +30,6 @@ from omni_serve.auth import Key
 from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
-from omni_serve.identities import random_hex
 from omni_serve.media import share_of
 from omni_serve.server import Server
 from omni_serve.voice_store import Voice
@@ -69,7 +69,7 @@ class Call:
     transcribes: bool = field(default=False, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
-    identity: str = field(factory=lambda: random_hex(16))
+    identity: str = field(factory=lambda: secrets.token_hex(16))
     usage: dict[str, int] = field(factory=dict)
     finish_reason: str = "stop"
     notices: list[str] = field(factory=list)

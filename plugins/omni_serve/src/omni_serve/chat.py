@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -21,7 +22,6 @@ from omni_serve.calls import Call, Sound
 from omni_serve.chat_messages import ChatMessages
 from omni_serve.encoders import Encoder, encoder, whole
 from omni_serve.errors import invalid
-from omni_serve.identities import random_hex
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import DONE, Stream, event, unless_gone
@@ -93,7 +93,7 @@ class Chat:
     model: str
     format: str | None
     reader: ReplyReader | None
-    identity: str = field(factory=lambda: f"chatcmpl-{random_hex(12)}")
+    identity: str = field(factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(factory=lambda: int(time.time()))
 
     @classmethod

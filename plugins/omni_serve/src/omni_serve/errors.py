@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,6 @@ from omni_core.api import (
     RequestTimeoutError,
     RequestTooLargeError,
 )
-from omni_core.runtime_api import StageFailedError, message_of
-from omni_serve.identities import random_hex
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ def opaque(
         why: for the log.
         cause: its traceback is logged too.
     """
-    identity = random_hex(8)
+    identity = secrets.token_hex(8)
     logger.log(logging.ERROR if status == 500 else logging.WARNING, "id %s: %s", identity, why, exc_info=cause)
     return ApiError(status, f"{text}; id {identity}", code=code, retry_after=retry_after)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,7 +18,6 @@ from omni_serve.auth import ANYONE, Key, presented
 from omni_serve.bodies import too_large
 from omni_serve.body_budget import Held
 from omni_serve.errors import ApiError, api_error
-from omni_serve.identities import random_hex
 from omni_serve.logs import Audit, access_log, of_request, write
 from omni_serve.paths import route_path
 from omni_serve.server import Server
@@ -295,7 +295,7 @@ def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
             return bytes(value)
-    return b"req_" + random_hex(12).encode()
+    return b"req_" + secrets.token_hex(12).encode()
 
 
 async def _deny(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,6 +4,7 @@ so that a request brings the whole conversation (``previous_response_id`` is ref
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,7 +19,6 @@ from starlette.responses import Response
 from omni_serve.bodies import RawRoute, body_of, json_response, schema
 from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import ApiError, invalid
-from omni_serve.identities import random_hex
 from omni_serve.response_items import Items, choice_of, tools_of
 from omni_serve.server import server_of
 from omni_serve.streams import Stream, event, unless_gone
@@ -100,7 +100,7 @@ async def create_response(request: Request) -> Response:
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}_{random_hex(16)}"
+    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 @define(eq=False)

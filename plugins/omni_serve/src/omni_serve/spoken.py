@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import OrderedDict
 
 from attrs import define, field
-
-from omni_serve.identities import random_hex
 
 
 @define
@@ -23,7 +22,7 @@ class SpokenAnswers:
 
     def begin(self) -> tuple[str, int]:
         """Return a new id, and the Unix time until which it can be used."""
-        return f"audio_{random_hex(12)}", int(time.time() + self.seconds)
+        return f"audio_{secrets.token_hex(12)}", int(time.time() + self.seconds)
 
     def keep(self, identity: str, owner: str, transcript: str) -> None:
         """Keep the transcript of a finished answer."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from abc import ABC, abstractmethod
 from itertools import groupby
 from typing import Any
 
 from attrs import define, field, frozen
 
-from omni_core.api import ConfigError, did_you_mean, load
-from omni_serve.identities import random_hex
+from omni_core.errors import ConfigError, did_you_mean
+from omni_core.references import load
 
 
 @frozen
@@ -24,7 +25,7 @@ class ToolCall:
     name: str
     arguments: str
     text: str = ""
-    identity: str = field(factory=lambda: f"call_{random_hex(12)}")
+    identity: str = field(factory=lambda: f"call_{secrets.token_hex(12)}")
 
     def as_openai(self) -> dict[str, Any]:
         """Return it in OpenAI's form."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
-from omni_serve.identities import random_hex
 
 EVENTS: dict[str, tuple[str, ...]] = {
     "session.update": ("session",),
@@ -35,7 +35,7 @@ _ID_CHARACTERS = 512
 
 def new_id(prefix: str) -> str:
     """Return an identifier."""
-    return f"{prefix}_{random_hex(10)}"
+    return f"{prefix}_{secrets.token_hex(10)}"
 
 
 def kind_of(event: Mapping[str, Any]) -> str:
