@@ -204,7 +204,9 @@ def test_embeddings_keep_what_is_stored_in_bfloat16(
         torch.testing.assert_close(made.head(x), x @ stored["words.weight"].float().T)
     assert len(read) == (1 if cache == "on" else 3)
     if cache == "on":
-        assert weight_files.file_bytes(weight_files.map_tensors(files()[0])) == sum(map(nbytes, stored.values()))
+        written = files()[0].read_bytes()
+        header = 8 + int.from_bytes(written[:8], "little")
+        assert len(written) - header == sum(map(nbytes, stored.values())), "no tensor is written twice"
     assert not caplog.records
     assert type(load_speaker(torch.bfloat16).words) is nn.Embedding
     save_file({name: each.float() for name, each in stored.items()}, checkpoint / "model.safetensors")

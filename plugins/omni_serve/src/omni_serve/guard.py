@@ -46,8 +46,7 @@ class Guard:
         hosts, origins: by default those of the settings.
 
     Attributes:
-        open_paths: need no key.
-        open_prefixes: likewise everything below. Where the application is mounted, paths are those below it.
+        open_paths: need no key. Where the application is mounted, paths are those below it.
         origins: of web pages that may call.
     """
 
@@ -71,7 +70,6 @@ class Guard:
         self._server = server
         self._most = int(server.settings.limits.body_mib * 2**20)
         self.open_paths = {"/health", "/health/ready"}
-        self.open_prefixes: tuple[str, ...] = ()
         if server.settings.public_metrics:
             self.open_paths.add("/metrics")
 
@@ -185,7 +183,7 @@ class Guard:
         given = presented(scope["headers"])
         key = ring.find(given) if given else None
         if key is None:
-            if path in self.open_paths or (self.open_prefixes and path.startswith(self.open_prefixes)):
+            if path in self.open_paths:
                 return None
             if given:
                 raise ApiError(401, "The API key is not valid.", code="invalid_api_key")

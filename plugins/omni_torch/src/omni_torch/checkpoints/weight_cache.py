@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,11 +13,12 @@ from pathlib import Path
 
 from attrs import frozen
 
-from omni_core.api import ConfigError
+from omni_core.config.placement import parse_bytes
+from omni_core.errors import ConfigError
 from omni_torch.checkpoints.headers import LARGEST_HEADER
 
 VARIABLE = "OMNI_WEIGHTS_CACHE"
-"""The environment variable of the bound: a size such as ``20GiB``, or ``0``, which switches the cache off."""
+"""The environment variable of the bound: a size such as ``20GiB``, or ``off``, which switches the cache off."""
 
 LARGEST = 20 << 30
 """Bytes that the folder has at most, unless :data:`VARIABLE` says otherwise."""
@@ -33,8 +33,6 @@ GONE = 86_400
 """Seconds after which weights are removed whose checkpoint is gone: its disk may come back before."""
 
 SUFFIX = ".safetensors"
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @frozen
@@ -77,10 +75,10 @@ def bound() -> int:
         return LARGEST
     if text.lower() == "off":
         return 0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
-    if found is None:
-        raise ConfigError(f"{VARIABLE}: must be a size such as 20GiB, or off, is {text!r}")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    try:
+        return parse_bytes(text)
+    except ConfigError as error:
+        raise ConfigError(f"{VARIABLE}: must be a size such as 20GiB, or off: {error}") from None
 
 
 def path_of(key: str) -> Path:

@@ -101,11 +101,6 @@ def _write(file: BinaryIO, parts: Iterable[memoryview]) -> None:
     file.write(rest)
 
 
-def file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the bytes of the tensors in a file, without its header."""
-    return sum(map(_nbytes, _plan(tensors)[1]))
-
-
 def _nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
