@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from attrs import evolve
 
 from omni_core.api import IncomingMessage, OmniRequest, PipelineConfig, StagePayload
 from omni_qwen25.config import OmniConfig, read_config
@@ -18,7 +16,7 @@ from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
 from omni_qwen25.voices import Voice, load_voices
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance
-from omni_testing.ours.checkpoints import drawn, streamed, tiny_checkpoint
+from omni_testing.ours.checkpoints import Refusing, TextRequests, drawn, streamed, tiny_checkpoint
 
 
 @cache
@@ -37,7 +35,7 @@ def _talker() -> tuple[Talker, dict[str, Voice], torch.Tensor]:
     return load_talker(folder, config), voices, read_text_rows(folder, tokens)
 
 
-class ThinkerConformance(ModelRunnerConformance):
+class ThinkerConformance(Refusing, ModelRunnerConformance):
     """Prompts with and without features of images, with speech."""
 
     def make(self) -> ThinkerRunner:
@@ -54,11 +52,8 @@ class ThinkerConformance(ModelRunnerConformance):
         request = OmniRequest(params={"thinker": {**sampling, "ignore_eos": True}})
         return [IncomingMessage(request_id, "new_request", StagePayload(request_id, request, inputs), request=request)]
 
-    def bad(self, request_id: str) -> list[IncomingMessage]:
-        return self.messages(request_id, 0, {"temperature": -1.0})
 
-
-class _TalkerRequests:
+class _TalkerRequests(Refusing):
     """Requests of the talker, whose text comes as a stream."""
 
     def make(self) -> TalkerRunner:
@@ -76,9 +71,6 @@ class _TalkerRequests:
         request = OmniRequest(params={"talker": sampling})
         return streamed(request_id, [start, *texts], request)
 
-    def bad(self, request_id: str) -> list[IncomingMessage]:
-        return self.messages(request_id, 0, {"temperature": -1.0})
-
 
 class TalkerConformance(_TalkerRequests, ModelRunnerConformance):
     """The talker."""
@@ -88,34 +80,22 @@ class TalkerFeedbackConformance(_TalkerRequests, FeedbackConformance):
     """The talker's loop."""
 
 
-class SpeechConformance(PipelineConformance):
-    """The whole pipeline in one process, greedy and seeded."""
+class TextConformance(TextRequests, PipelineConformance):
+    """The pipeline without speech in one process, greedy."""
 
-    def config(self) -> PipelineConfig:
-        return qwen25_omni(tiny_checkpoint("qwen25"), processes="one")
-
-    def requests(self) -> list[OmniRequest]:
-        params = {
-            "thinker": {"max_new_tokens": 6},
-            "talker": {"temperature": 0.0, "max_new_tokens": 12},
-            "token2wav": {"seed": 1, "num_steps": 3},
-        }
-        return [
-            OmniRequest({"messages": [{"role": "user", "content": text}]}, params)
-            for text in ("Hello.", "Tell me a story.", "What is a fox?")
-        ]
-
-    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
-        texts = [list(each["decode"].token_ids) for each in (one, other)]
-        return texts[0] == texts[1] and np.allclose(one["mel2wav"].samples, other["mel2wav"].samples, atol=1e-4)
-
-
-class TextConformance(SpeechConformance):
     def config(self) -> PipelineConfig:
         return qwen25_omni_text(tiny_checkpoint("qwen25"), processes="one")
 
-    def requests(self) -> list[OmniRequest]:
-        return [evolve(request, params={"max_tokens": 6, "temperature": 0.0}) for request in super().requests()]
 
-    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
-        return list(one["decode"].token_ids) == list(other["decode"].token_ids)
+class SpeechConformance(TextConformance):
+    """The whole pipeline in one process, greedy and seeded."""
+
+    params: ClassVar[dict[str, Any]] = {
+        "thinker": {"max_new_tokens": 6},
+        "talker": {"temperature": 0.0, "max_new_tokens": 12},
+        "token2wav": {"seed": 1, "num_steps": 3},
+    }
+    speech: ClassVar[str | None] = "mel2wav"
+
+    def config(self) -> PipelineConfig:
+        return qwen25_omni(tiny_checkpoint("qwen25"), processes="one")

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from attrs import evolve
 
 from omni_core.api import FeedbackStrategy, IncomingMessage, OmniRequest, PipelineConfig, StagePayload
 from omni_qwen3.config import QwenConfig, read_config
@@ -20,7 +18,7 @@ from omni_qwen3.talker_network import Talker, load_talker, read_special
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance, ProjectionConformance
-from omni_testing.ours.checkpoints import drawn, streamed, tiny_checkpoint
+from omni_testing.ours.checkpoints import Refusing, TextRequests, drawn, streamed, tiny_checkpoint
 from omni_torch.api import ARModelRunner
 
 
@@ -36,7 +34,7 @@ def _talker() -> tuple[Talker, QwenConfig, torch.Tensor]:
     return load_talker(tiny_checkpoint("qwen3"), config), config, read_special(tiny_checkpoint("qwen3"), config)
 
 
-class ThinkerConformance(ModelRunnerConformance):
+class ThinkerConformance(Refusing, ModelRunnerConformance):
     """Prompts with and without features of images (deepstack included), with speech. A subclass may name another runner."""
 
     runner: ClassVar[type[ThinkerRunner]] = ThinkerRunner
@@ -57,11 +55,8 @@ class ThinkerConformance(ModelRunnerConformance):
         request = OmniRequest(params={"thinker": {**sampling, "ignore_eos": True}})
         return [IncomingMessage(request_id, "new_request", StagePayload(request_id, request, inputs), request=request)]
 
-    def bad(self, request_id: str) -> list[IncomingMessage]:
-        return self.messages(request_id, 0, {"temperature": -1.0})
 
-
-class _TalkerRequests:
+class _TalkerRequests(Refusing):
     """Requests of the talker, whose text comes as a stream."""
 
     feedback: ClassVar[type[FeedbackStrategy]] = TalkerFeedback
@@ -83,9 +78,6 @@ class _TalkerRequests:
         request = OmniRequest(params={"talker": sampling})
         return streamed(request_id, [start, *texts], request)
 
-    def bad(self, request_id: str) -> list[IncomingMessage]:
-        return self.messages(request_id, 0, {"temperature": -1.0})
-
 
 class TalkerConformance(_TalkerRequests, ModelRunnerConformance):
     """The talker with its code predictor. A subclass may name another strategy."""
@@ -95,34 +87,24 @@ class TalkerFeedbackConformance(_TalkerRequests, FeedbackConformance):
     """The code predictor in its loop. A subclass may name another strategy."""
 
 
-class SpeechConformance(PipelineConformance):
-    """The whole pipeline in one process, greedy and seeded."""
+class TextConformance(TextRequests, PipelineConformance):
+    """The pipeline without speech in one process, greedy."""
 
-    def config(self) -> PipelineConfig:
-        return qwen3_omni(tiny_checkpoint("qwen3"), processes="one")
-
-    def requests(self) -> list[OmniRequest]:
-        params = {"thinker": {"max_new_tokens": 8}, "talker": {"temperature": 0.0, "max_new_tokens": 12}}
-        texts = ("Hello.", "Tell me a story.", "What is a fox?")
-        return [
-            OmniRequest({"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}]}, params)
-            for text in texts
-        ]
-
-    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
-        texts = [list(each["decode"].token_ids) for each in (one, other)]
-        return texts[0] == texts[1] and np.allclose(one["code2wav"].samples, other["code2wav"].samples, atol=1e-4)
-
-
-class TextConformance(SpeechConformance):
     def config(self) -> PipelineConfig:
         return qwen3_omni_text(tiny_checkpoint("qwen3"), processes="one")
 
-    def requests(self) -> list[OmniRequest]:
-        return [evolve(request, params={"max_tokens": 8, "temperature": 0.0}) for request in super().requests()]
 
-    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
-        return list(one["decode"].token_ids) == list(other["decode"].token_ids)
+class SpeechConformance(TextConformance):
+    """The whole pipeline in one process, greedy and seeded."""
+
+    params: ClassVar[dict[str, Any]] = {
+        "thinker": {"max_new_tokens": 8},
+        "talker": {"temperature": 0.0, "max_new_tokens": 12},
+    }
+    speech: ClassVar[str | None] = "code2wav"
+
+    def config(self) -> PipelineConfig:
+        return qwen3_omni(tiny_checkpoint("qwen3"), processes="one")
 
 
 class _Preprocessed(ProjectionConformance):
