@@ -10,6 +10,7 @@ are multiplied on the CPU, in float32.
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -30,13 +31,15 @@ from omni_core.plugins import load_plugins
 from omni_demo.speech.pipeline import CHECKPOINT, demo
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of
-from omni_testing.quantized_checkpoints import write_gguf, write_quantized, write_scaled
 from omni_torch.operations.installed_kernels import install
 from omni_torch.operations.kernel_specs import kernel_specs
 from omni_torch.quantization import quantized_linear
 from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
 from omni_torch.quantization.quantized_linear import QUANTIZATIONS
 from omni_torch.quantization.scaled_linear import ALIGNMENT, GPU_QUANTIZATIONS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
+from quantized_checkpoints import write_gguf, write_quantized, write_scaled
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from attrs import evolve
+from eager_recorder import EagerRecorder
 from fish_cases import CASES, SAMPLED, SAMPLED_CASES, SHAPES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from fish_released import RELEASED
@@ -22,7 +23,7 @@ from omni_fish_s2.config import parse_config
 from omni_fish_s2.frame_feedback import recordable_frame
 from omni_fish_s2.sampling import SpeechSampling, choose, filters, widest
 from omni_fish_s2.slow import SlowDecoder
-from omni_torch.runners.graphs import EagerRecorder, Graphs
+from omni_torch.runners.graphs import Graphs
 
 Golden = dict[str, dict[str, np.ndarray]]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fish_cases import CASES
 from fish_driving import GREEDY, create_semantic_ar, request_message, speak
+from quantized_checkpoints import write_scaled
 from torch import nn
 
 from omni_core.errors import ConfigError
@@ -17,7 +18,6 @@ from omni_fish_s2 import semantic
 from omni_fish_s2.config import read_config
 from omni_fish_s2.semantic import SpeechRunner
 from omni_fish_s2.slow import SlowDecoder, load_decoders
-from omni_testing.quantized_checkpoints import write_scaled
 from omni_testing.tiny.fish_s2 import write_tiny_checkpoint
 from omni_torch.operations import few_rows
 from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear

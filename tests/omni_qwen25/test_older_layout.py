@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from older_layout import write_older_layout
 from transformers import AutoTokenizer, Qwen2_5OmniProcessor
 
 from omni_core import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen25.pipeline import qwen25_omni
 from omni_qwen25.prompts import Prompts
-from omni_testing.older_layout import write_older_layout
 
 PARAMS = {
     "thinker": {"max_new_tokens": 8},

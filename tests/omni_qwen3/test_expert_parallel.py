@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from quantized_checkpoints import write_gguf, write_quantized
 from qwen_stages import create_thinker
 from released import RELEASED
 from tiers import few
@@ -22,7 +23,6 @@ from omni_qwen3.memory import networks_of
 from omni_qwen3.sharding import local_config, part_of
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of
 from omni_qwen3.works import has_expert_parallel, ranks_of
-from omni_testing.quantized_checkpoints import write_gguf, write_quantized
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.checkpoints import prepared, weight_cache
 from omni_torch.checkpoints.hub import listing

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from networks import logits_of
+from quantized_checkpoints import write_gguf
 from safetensors.torch import save_file
 
 from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of, open_gguf
-from omni_testing.quantized_checkpoints import write_gguf
 from omni_torch.checkpoints import gguf_checkpoints
 from omni_torch.checkpoints.gguf_checkpoints import NARROW, _narrowed
 from omni_torch.operations.few_rows import widened

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from eager_recorder import EagerRecorder
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 from qwen_stages import create_talker, create_thinker
 from released import RELEASED
@@ -26,7 +27,7 @@ from omni_qwen3.thinker_network import Thinker
 from omni_testing.ours.checkpoints import tiny_checkpoint
 from omni_testing.ours.qwen3 import TalkerConformance, ThinkerConformance
 from omni_torch.engine.scheduler import EngineScheduler
-from omni_torch.runners.graphs import CudaRecorder, EagerRecorder, Graphs, Named
+from omni_torch.runners.graphs import CudaRecorder, Graphs, Named
 
 RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from older_layout import write_older_layout
 from transformers import AutoTokenizer, Qwen3OmniMoeProcessor
 
 from omni_core import open_async
@@ -15,7 +16,6 @@ from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.config import read_config
 from omni_qwen3.pipeline import qwen3_omni
 from omni_qwen3.tokenizer import load_chat_tokenizer
-from omni_testing.older_layout import write_older_layout
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "Be kind."},

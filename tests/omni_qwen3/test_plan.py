@@ -19,6 +19,7 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner, Result
 from hub_stand_in import serve
+from quantized_checkpoints import write_quantized
 from released import RELEASED
 from released_files import write_released
 
@@ -33,7 +34,6 @@ from omni_qwen3.memory import networks_of
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
-from omni_testing.quantized_checkpoints import write_quantized
 from omni_torch.checkpoints.hub import listing
 from omni_torch.processes.tensor_parallel import TensorParallel
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from networks import LAYERS, logits_of
+from quantized_checkpoints import write_quantized
 from safetensors.torch import load_file, save_file
 from tiers import few
 
@@ -20,7 +21,6 @@ from omni_qwen3.config import read_config
 from omni_qwen3.layers import Experts
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.thinker_network import Thinker, load_thinker
-from omni_testing.quantized_checkpoints import write_quantized
 from omni_torch.checkpoints.weights import Checkpoint
 from omni_torch.operations.few_rows import Groups, widened
 from omni_torch.processes.tensor_parallel import TensorParallel

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from networks import LAYERS, logits_of
+from quantized_checkpoints import write_scaled
 from qwen_stages import create_thinker
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -21,7 +22,6 @@ from omni_qwen3.config import read_config
 from omni_qwen3.external_decoder import load_external
 from omni_qwen3.layers import Experts
 from omni_qwen3.thinker_network import Thinker, load_thinker
-from omni_testing.quantized_checkpoints import write_scaled
 from omni_torch.checkpoints.weights import Checkpoint
 from omni_torch.operations.few_rows import widened
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from eager_recorder import EagerRecorder
 
 pytest.importorskip("omni_kernels_cpu")
 from qwen_stages import create_talker, create_thinker
@@ -29,7 +30,6 @@ from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear
 from omni_torch.operations.installed_kernels import install
 from omni_torch.quantization import packed_linear
 from omni_torch.quantization.packed_linear import pack_decoder, pack_linears
-from omni_torch.runners.graphs import EagerRecorder
 
 pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
 

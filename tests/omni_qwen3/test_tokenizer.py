@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from older_layout import write_older_layout
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat_template import ChatTemplate
 from omni_qwen3.config import read_config
 from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer, load_tokenizer, markers
-from omni_testing.older_layout import write_older_layout
 
 TEXTS = [
     "What is in the picture, and what do you hear?",

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from quantized_checkpoints import write_gguf, write_quantized
 
 from demo_training.speech.judge import Judge
 from omni_demo.speech.phrases import REPLIES
 from omni_demo.speech.pipeline import CHECKPOINT
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import metadata_of
-from omni_testing.quantized_checkpoints import write_gguf, write_quantized
 
 THINKER = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp)\..*(?<!embed)_proj\.weight$"
 BOTH = THINKER.replace("thinker", "(thinker|talker)", 1)

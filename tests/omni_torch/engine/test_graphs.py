@@ -16,6 +16,7 @@ import pytest
 import torch
 from asking import EXPECTED, PROMPTS, SAMPLINGS, feedback_alone
 from attention_stand_in import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
+from eager_recorder import EagerRecorder
 from engine_harness import Driven
 from ghost import GhostRecorder, NoHostValues, decode, ghost_gpu
 from tiers import few
@@ -28,7 +29,7 @@ from omni_torch.engine.attention import BACKENDS
 from omni_torch.engine.attention.static import DecodeTables, StaticAttention
 from omni_torch.engine.kv_cache import KVCache
 from omni_torch.engine.scheduler import EngineScheduler
-from omni_torch.runners.graphs import EagerRecorder, Graphs, Named, padded
+from omni_torch.runners.graphs import Graphs, Named, padded
 
 MODEL = ToyModel()
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from quantized_checkpoints import write_quantized
 from safetensors.torch import load_file, save_file
 
 from omni_core.errors import ConfigError
-from omni_testing.quantized_checkpoints import write_quantized
 from omni_torch.operations.few_rows import Groups, widened
 from omni_torch.quantization.quantized_checkpoints import open_checkpoint
 

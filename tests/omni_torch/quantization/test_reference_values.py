@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from quantized_checkpoints import write_quantized, write_scaled
 from safetensors.torch import load_file, save_file
 
-from omni_testing.quantized_checkpoints import write_quantized, write_scaled
 from omni_torch.quantization.quantized_checkpoints import open_checkpoint
 
 pytest.importorskip("compressed_tensors")

@@ -42,22 +42,6 @@ class Recorder(Protocol):
         ...
 
 
-class EagerRecorder:
-    """Calls the function again, on any device, so that everything but the recording can be tested without a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        pass
-
-    def record(self, function: Callable[[], Named]) -> tuple[Named, Callable[[], None]]:
-        outputs = function()
-
-        def replay() -> None:
-            for name, each in function().items():
-                outputs[name].copy_(each)
-
-        return outputs, replay
-
-
 class CudaRecorder:
     """CUDA graphs that share their memory, because one thread replays them, one after the other."""
 
