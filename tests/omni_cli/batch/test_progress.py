@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_cli.batch.progress import BatchProgress, duration
+from omni_cli.batch.progress import BatchProgress
 
 
 def test_rate_and_time_left() -> None:
@@ -11,13 +11,3 @@ def test_rate_and_time_left() -> None:
     assert progress.note(20, 0) == "0.0/s"
     now[0] = 10.0
     assert progress.note(40, 3) == "2.0/s, 30 s left, 3 with errors"
-
-
-def test_durations() -> None:
-    assert [duration(seconds) for seconds in (0.4, 59, 61, 3600, 7320)] == [
-        "0 s",
-        "59 s",
-        "1 min 1 s",
-        "1 h 0 min",
-        "2 h 2 min",
-    ]

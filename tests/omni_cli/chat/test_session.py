@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from omni_cli.chat.numbered_files import NumberedFiles
+from omni_cli.chat.numbered_files import numbered_files
 from omni_cli.chat.screen import Screen
 from omni_cli.chat.session import Session, no_recordings
 from omni_cli.request.generation import Generation
@@ -136,7 +136,7 @@ async def test_wrong_lines_are_explained(line: str, words: str) -> None:
 
 async def test_speech_is_numbered_by_turn_and_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "reply-2.wav").write_bytes(b"mine")
-    chat = Chat(files=NumberedFiles(tmp_path / "reply.wav"))
+    chat = Chat(files=numbered_files(tmp_path / "reply.wav"))
     shown = await chat.say("one", "two", "three")
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"reply-{n}.wav" for n in (1, 2, 3, 4)]
     assert (tmp_path / "reply-2.wav").read_bytes() == b"mine"

@@ -11,6 +11,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from omni_cli.runs import duration
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -54,12 +56,3 @@ class BatchProgress:
     def __exit__(self, *exception: Any) -> None:
         if self._progress is not None:
             self._progress.stop()
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words: ``4 min 10 s``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

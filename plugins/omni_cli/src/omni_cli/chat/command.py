@@ -79,7 +79,7 @@ async def converse(
     mic: bool,
 ) -> None:
     """Start the pipeline, chat, and end it."""
-    from omni_cli.chat.numbered_files import NumberedFiles
+    from omni_cli.chat.numbered_files import numbered_files
     from omni_cli.chat.prompt import Prompt, quiet_terminal
     from omni_cli.chat.screen import Screen
     from omni_cli.chat.session import Session
@@ -97,7 +97,7 @@ async def converse(
                 request,
                 screen,
                 system=system,
-                files=NumberedFiles(out) if out is not None else None,
+                files=numbered_files(out) if out is not None else None,
                 player=player,
                 mic=mic,
             )

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from attrs import evolve
 
 from omni_cli.chat.conversation import Conversation, Message, written
-from omni_cli.chat.numbered_files import NumberedFiles
 from omni_cli.chat.paths import MEDIA, dropped_files, read_path, read_paths
 from omni_cli.chat.prompt import enter_pressed
 from omni_cli.chat.screen import Screen
@@ -54,7 +53,7 @@ class Session:
         screen: Screen,
         *,
         system: str | None = None,
-        files: NumberedFiles | None = None,
+        files: Iterator[Path] | None = None,
         player: Callable[[], Player] | None = None,
         mic: bool = False,
     ) -> None:
@@ -241,7 +240,7 @@ class Session:
                 self._screen.end_turn()
 
     async def _reply(self, messages: list[Message]) -> None:
-        path = self._files.next() if self._files is not None else None
+        path = next(self._files) if self._files is not None else None
         writer = WavWriter(path) if path is not None else None
         player = self._player() if self._player is not None else None
         sinks: list[SpeechSink] = [sink for sink in (writer, player) if sink is not None]

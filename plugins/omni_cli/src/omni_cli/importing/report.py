@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from math import isfinite
 from typing import Any
 
 from attrs import field, frozen
 
+from omni_cli.config.values import plain
 from omni_cli.importing.document import Leaf
 
 TAKEN, NOTED, REFUSED = "taken", "noted", "refused"
@@ -120,16 +120,7 @@ class Report:
             "keys": [entry.as_document() for entry in self.entries],
             "output": self.output if not self.of(REFUSED) else None,
         }
-        return json.dumps(_finite(document), indent=2, default=str)
-
-
-def _finite(value: Any) -> Any:
-    """Return plain data with a text for each number that is not finite, for which JSON has no form."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
+        return json.dumps(plain(document), indent=2, default=str)
 
 
 def shown(value: Any) -> str:

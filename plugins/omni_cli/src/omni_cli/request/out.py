@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,11 +33,7 @@ def check_out(path: Path, *, no_speech: bool = False) -> None:
         if sys.stdout.isatty():
             raise click.UsageError("--out - writes WAV data to standard output; pipe it: --out - | aplay -")
         return
-    check_folder("--out", path)
-    if path.is_dir():
-        raise click.UsageError(f"--out {path} is a folder; name a file in it")
-    if path.is_file() and not is_wav(path):
-        raise click.UsageError(f"--out {path} exists and is no WAV file; choose another name or delete it first")
+    _check_place(path, is_wav, "WAV file")
 
 
 def check_image_out(path: Path) -> None:
@@ -51,11 +48,7 @@ def check_image_out(path: Path) -> None:
         raise click.UsageError(f"--out {path}: images are written as {', '.join(IMAGE_FORMATS)}")
     if find_spec("PIL") is None:
         raise click.UsageError("--out needs Pillow for images: pip install pillow")
-    check_folder("--out", path)
-    if path.is_dir():
-        raise click.UsageError(f"--out {path} is a folder; name a file in it")
-    if path.is_file() and not is_image(path):
-        raise click.UsageError(f"--out {path} exists and is no image; choose another name or delete it first")
+    _check_place(path, is_image, "image")
 
 
 def check_video_out(path: Path) -> None:
@@ -68,11 +61,15 @@ def check_video_out(path: Path) -> None:
         raise click.UsageError(f"--out {path}: videos are written as {', '.join(VIDEO_FORMATS)}")
     if find_spec("av") is None or find_spec("numpy") is None:
         raise click.UsageError("--out needs PyAV and NumPy for videos: pip install av numpy")
+    _check_place(path, is_mp4, "MP4 file")
+
+
+def _check_place(path: Path, fits: Callable[[Path], bool], what: str) -> None:
     check_folder("--out", path)
     if path.is_dir():
         raise click.UsageError(f"--out {path} is a folder; name a file in it")
-    if path.is_file() and not is_mp4(path):
-        raise click.UsageError(f"--out {path} exists and is no MP4 file; choose another name or delete it first")
+    if path.is_file() and not fits(path):
+        raise click.UsageError(f"--out {path} exists and is no {what}; choose another name or delete it first")
 
 
 def check_folder(option: str, path: Path) -> None:
