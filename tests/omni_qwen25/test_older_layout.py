@@ -12,8 +12,9 @@ from transformers import AutoTokenizer, Qwen2_5OmniProcessor
 
 from omni_core import open_async
 from omni_core.protocol.messages import OmniRequest
+from omni_qwen3.chat import Chat
+from omni_qwen3.tokenizer import load_older_chat
 from omni_qwen25.pipeline import qwen25_omni
-from omni_qwen25.prompts import Prompts
 
 PARAMS = {
     "thinker": {"max_new_tokens": 8},
@@ -51,7 +52,8 @@ def test_the_template_is_the_one_of_transformers_processor(tiny: dict[str, Path]
     reference = AutoTokenizer.from_pretrained(older)
     messages = [{"role": "user", "content": [WORDS, {"type": "image"}, {"type": "audio"}]}]
     prompt = reference.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=True)
-    own, newer = Prompts(str(older)), Prompts(str(tiny["a"]))
-    assert own.render(own.read({"messages": [{"role": "user", "content": PARTS}]}), speaks=False) == prompt
+    own, newer = (load_older_chat(str(folder), {}) for folder in (older, tiny["a"]))
+    chat = Chat({"messages": [{"role": "user", "content": PARTS}]}, own.special_tokens)
+    assert own.render(chat.messages) == prompt
     assert own.encode(prompt) == reference(prompt)["input_ids"] == newer.encode(prompt)
     assert set(own.special_tokens) == set(newer.special_tokens)

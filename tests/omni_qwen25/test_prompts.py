@@ -10,8 +10,8 @@ import pytest
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_qwen3.tokenizer import load_older_chat
 from omni_qwen25.preprocessing import LIMITS, Preprocessor
-from omni_qwen25.prompts import Prompts
 
 
 def test_code_beside_the_tokenizer_is_neither_run_nor_asked_for(
@@ -28,7 +28,7 @@ def test_code_beside_the_tokenizer_is_neither_run_nor_asked_for(
     questions: list[object] = []
     monkeypatch.setattr("builtins.input", lambda *text: questions.append(text) or "y")
     with pytest.raises(ConfigError, match="contains custom code"):
-        Prompts(str(folder))
+        load_older_chat(str(folder), {})
     assert (questions, (tmp_path / "ran").exists()) == ([], False)
 
 

@@ -224,7 +224,7 @@ def test_a_text_is_refused_by_its_length_before_it_is_divided_into_tokens(
     tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preprocess = make(tiny, max_context=1000)
-    monkeypatch.setattr(preprocess._tokenizer.__class__, "encode", lambda *_: pytest.fail("it was divided"))
+    monkeypatch.setattr(preprocess.tokenizer.__class__, "encode", lambda *_: pytest.fail("it was divided"))
     request = StagePayload("r", OmniRequest({"messages": [{"role": "user", "content": "a b " * 250_000}]}), None)
     with pytest.raises(RequestTooLargeError, match=r"10000\d\d characters, which are \d+ tokens or more"):
         preprocess(request)

@@ -31,11 +31,11 @@ def test_clips_of_mixed_lengths(
     expected = WhisperFeatureExtractor.from_pretrained(folder)(
         clips, sampling_rate=16_000, padding=True, truncation=False, return_attention_mask=True, return_tensors="pt"
     )
-    features, frames = MelFeatures(MelSettings.read(folder, 128))(clips)
-    for mel, count, whole in zip(features, frames.tolist(), expected["input_features"], strict=True):
-        torch.testing.assert_close(mel, whole[:, :count], atol=1e-6, rtol=0)
+    features = MelFeatures(MelSettings.read(folder, 128))(clips)
+    for mel, whole in zip(features, expected["input_features"], strict=True):
+        torch.testing.assert_close(mel, whole[:, : mel.shape[1]], atol=1e-6, rtol=0)
     assert max(mel.std() for mel in features) > 0.05
-    assert frames.tolist() == expected["attention_mask"].sum(-1).tolist()
+    assert [mel.shape[1] for mel in features] == expected["attention_mask"].sum(-1).tolist()
 
 
 @pytest.mark.parametrize("bins", [80, 128])

@@ -61,19 +61,18 @@ class MelFeatures:
         self._window = torch.hann_window(settings.window)
         self._filters = torch.from_numpy(mel_filters(settings.bins, settings.window // 2 + 1).astype(np.float32))
 
-    def __call__(self, clips: Sequence[Samples]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def __call__(self, clips: Sequence[Samples]) -> list[torch.Tensor]:
         """Compute the features of the clips of a request, one by one: many short ones beside a long one are little work.
 
         Args:
             clips: float32 ``[n]`` each.
 
         Returns:
-            Features ``[bins, frames]`` float32 of each clip, and its frames, int64.
+            Features ``[bins, frames]`` float32 of each clip.
         """
         # The reference computes them together: behind a shorter clip it sees silence, behind the longest that one's end reflected.
         longest = max(map(len, clips))
-        features = [self._features(clip, min(longest - len(clip), 2 * self._settings.window)) for clip in clips]
-        return features, torch.tensor([each.shape[1] for each in features])
+        return [self._features(clip, min(longest - len(clip), 2 * self._settings.window)) for clip in clips]
 
     def _features(self, clip: Samples, silence: int) -> torch.Tensor:
         """Compute the features of a clip with so many samples of silence behind it."""

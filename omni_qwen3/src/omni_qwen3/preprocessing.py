@@ -6,20 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.api import AsideScheduler, InvalidRequestError, RequestTooLargeError, StagePayload
+from omni_core.api import AsideScheduler, InvalidRequestError, OmniRequest, RequestTooLargeError, StagePayload
 from omni_qwen3.chat import Chat, replace_in_order, takes_long
-from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.config import read_config
 from omni_qwen3.content import content_of, digest_of, image_inputs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import Samples, load_audio
 from omni_qwen3.media.image import load_image
-from omni_qwen3.media.video import Video, load_video
+from omni_qwen3.media.video import load_video
 from omni_qwen3.mel_features import MelFeatures, MelSettings
 from omni_qwen3.patches import (
     VIDEO_MAX_PIXELS,
@@ -34,7 +34,7 @@ from omni_qwen3.positions import RopeIndex
 from omni_qwen3.room import Room
 from omni_qwen3.rope_index import MediaGrids
 from omni_qwen3.routing import wants_audio
-from omni_qwen3.tokenizer import load_chat_tokenizer
+from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
 from omni_torch.api import check_length
@@ -44,56 +44,86 @@ THREADS = 4
 
 
 @define
-class _Prompt:
-    """The decoded media of a request, each list in prompt order."""
+class Media:
+    """The decoded media of a request, each list in prompt order.
+
+    Attributes:
+        patches, grids: of pictures, by ``image`` and ``video``.
+        seconds: of each video, between two steps of its grid.
+        order: of each piece its kind, its number among those of its kind, and the number of a video's clip.
+    """
 
     room: Room
-    image_patches: list[torch.Tensor] = field(factory=list)
-    image_grids: list[list[int]] = field(factory=list)
-    video_patches: list[torch.Tensor] = field(factory=list)
-    video_grids: list[list[int]] = field(factory=list)
-    seconds_per_grid: list[float] = field(factory=list)
+    patches: dict[str, list[torch.Tensor]] = field(factory=lambda: {"image": [], "video": []})
+    grids: dict[str, list[list[int]]] = field(factory=lambda: {"image": [], "video": []})
+    seconds: list[float] = field(factory=list)
     clips: list[Samples] = field(factory=list)
-    order: list[tuple[str, int, int | None]] = field(factory=list)  # kind, its index, the clip inside a video
+    order: list[tuple[str, int, int | None]] = field(factory=list)
     notices: list[str] = field(factory=list)
 
 
-class Preprocessor:
-    """Turns a request into the inputs of the encoders and the thinker.
+class MediaPreprocessor:
+    """Turns a request into the inputs of the encoders and the thinker: what the families of Qwen share.
 
-    Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image
-    processing. Resized video frames differ in up to 0.6 % of their values, by 1 or 2 of 255, because the reference
-    resizes them with torchvision.
+    A subclass has the methods that raise ``NotImplementedError``.
+
+    Args:
+        tokens: the placeholders of ``image``, ``video`` and ``audio``.
+        bins: of the mel features.
+        max_positions: the checkpoint's, where ``max_context`` is ``None``.
+
+    Attributes:
+        video_bounds: the fewest and the most pixels of a resized frame.
     """
+
+    video_bounds: ClassVar[tuple[int, int]]
 
     def __init__(
         self,
         model_path: str,
         limits: Limits,
+        tokenizer: ChatTokenizer,
+        tokens: Mapping[str, int],
         *,
+        bins: int,
+        max_positions: int,
         video_fps: float,
         max_context: int | None,
         payload_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        self._config: QwenConfig = read_config(model_path)
-        self._payload_bytes = payload_bytes or {}
-        self._limits, self._fps = limits, video_fps
-        self._max_context = max_context or self._config.thinker.max_positions
-        self._tokenizer = load_chat_tokenizer(model_path, self._config)
-        self._longest = self._tokenizer.longest_token
-        self._pixels, self._frames = PatchSettings.read(model_path)
-        self._mel = MelSettings.read(model_path, self._config.audio.mel_bins)
-        self._features = MelFeatures(self._mel)
-        self._rope = RopeIndex(self._config)
-        thinker = self._config.raw["thinker_config"]
-        self._positions_per_second = thinker["position_id_per_seconds"]
-        token = self._tokenizer.token
-        self._image, self._audio = token(self._config.image_token), token(self._config.audio_token)
-        self._video = token(self._config.video_token)
-        self._audio_start, self._audio_end = (
-            token(thinker["audio_start_token_id"]),
-            token(thinker["audio_end_token_id"]),
-        )
+        self.tokenizer, self._longest = tokenizer, tokenizer.longest_token
+        self.pixels, self._frames = PatchSettings.read(model_path)
+        self.mel = MelSettings.read(model_path, bins)
+        self.features = MelFeatures(self.mel)
+        self._ids, self.tokens = tokens, {kind: tokenizer.token(number) for kind, number in tokens.items()}
+        self._limits, self._fps, self._payload_bytes = limits, video_fps, payload_bytes or {}
+        self._max_context = max_context or max_positions
+
+    def render(self, chat: Chat, request: OmniRequest) -> str:
+        """Return the prompt with a placeholder for each piece of media.
+
+        Raises:
+            InvalidRequestError: the chat template cannot write these messages, or tools.
+        """
+        raise NotImplementedError
+
+    def clip_tokens(self, frames: int) -> int:
+        """Return the placeholders of a clip of so many mel frames."""
+        raise NotImplementedError
+
+    def mels(self, clips: list[Samples]) -> list[torch.Tensor]:
+        """Return the features of clips, ``[bins, frames]`` each."""
+        raise NotImplementedError
+
+    def placeholders(self, media: Media, clip_tokens: list[int]) -> list[str]:
+        """Return the run of placeholder tokens of each piece."""
+        raise NotImplementedError
+
+    def positions(
+        self, ids: torch.Tensor, media: Media, audio: AudioInputs | None, request: OmniRequest
+    ) -> dict[str, Any]:
+        """Return the fields of rotary positions of :class:`omni_qwen3.payloads.ThinkerInputs`."""
+        raise NotImplementedError
 
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
         """Return the data of :func:`omni_qwen3.routing.to_aggregate` plus the encoders' inputs.
@@ -102,140 +132,157 @@ class Preprocessor:
             InvalidRequestError: the request is invalid; the message names the part.
         """
         request = payload.request
-        use_audio_in_video = bool(request.metadata.get("use_audio_in_video"))
-        chat = Chat(request.inputs, self._tokenizer.special_tokens)
-        text, begun = self._rendered(chat), forced_beginning(request.inputs, chat.tools)
+        chat = Chat(request.inputs, self.tokenizer.special_tokens)
+        text, begun = self.render(chat, request), forced_beginning(request.inputs, chat.tools)
         check_length(text, self._longest, self._max_context - 1)
-        prompt = _Prompt(Room(self._max_context, self._payload_bytes))
+        media = Media(Room(self._max_context, self._payload_bytes))
         for source in chat.media:
-            self._decode(source, prompt, use_audio_in_video)
-        audio = self._audio_inputs(prompt.clips)
-        clip_tokens = [] if audio is None else audio["clip_tokens"]
-        pieces = [self._placeholders(prompt, clip_tokens, *entry) for entry in prompt.order]
-        text = replace_in_order(text, [self._image, self._audio, self._video], pieces) + begun
-        ids = torch.tensor(self._tokenizer.encode(text), dtype=torch.int64)
+            self._decode(source, media, bool(request.metadata.get("use_audio_in_video")))
+        audio = self._audio_inputs(media.clips)
+        pieces = self.placeholders(media, [] if audio is None else audio["clip_tokens"])
+        text = replace_in_order(text, list(self.tokens.values()), pieces) + begun
+        ids = torch.tensor(self.tokenizer.encode(text), dtype=torch.int64)
+        if not len(ids):
+            raise InvalidRequestError("messages: the checkpoint's chat template makes nothing of them")
         if len(ids) >= self._max_context:
             raise RequestTooLargeError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
-        data = self._data(ids, prompt, audio, wants_audio(request))
-        return {**data, "begun": begun, "spoken_until": "" if begun else CALL_BEGIN} if chat.tools else data
+        image = image_inputs(media.patches, media.grids)
+        data = {
+            "input_ids": ids,
+            **self.positions(ids, media, audio, request),
+            "notices": media.notices,
+            "content": content_of(ids, self._ids, self.pixels.merge, image, audio),
+        }
+        data |= {"begun": begun, "spoken_until": "" if begun else CALL_BEGIN} if chat.tools else {}
+        return data | ({} if audio is None else {"audio": audio}) | ({"image": image} if image else {})
 
-    def _rendered(self, chat: Chat) -> str:
-        """Return the prompt as the checkpoint's chat template writes it.
-
-        Raises:
-            InvalidRequestError: the template fails on these messages, or has no place for tools.
-        """
-        text = self._tokenizer.render(chat.messages, chat.tools or ())
-        if chat.tools and text == self._tokenizer.render(chat.messages):
-            raise InvalidRequestError("inputs.tools: the checkpoint's chat template has no place for tools")
-        return text
-
-    def _decode(self, source: MediaSource, prompt: _Prompt, use_audio_in_video: bool) -> None:
-        room = prompt.room
+    def _decode(self, source: MediaSource, media: Media, use_audio_in_video: bool) -> None:
         if source.kind == "image":
-            bounds = self._pixels.min_pixels, self._pixels.max_pixels
-            image = load_image(source, self._limits, room.fits(source, self._pixels, bounds))
-            patches, grid = image_patches(image, self._pixels)
-            room.take_pictures(source, self._pixels, grid)
-            prompt.order.append(("image", len(prompt.image_grids), None))
-            prompt.image_patches.append(patches)
-            prompt.image_grids.append(grid)
+            bounds = self.pixels.min_pixels, self.pixels.max_pixels
+            image = load_image(source, self._limits, media.room.fits(source, self.pixels, bounds))
+            self._add_pictures(source, media, *image_patches(image, self.pixels))
         elif source.kind == "audio":
-            prompt.order.append(("audio", len(prompt.clips), None))
-            self._add_clip(source, load_audio(source, self._limits), prompt)
+            media.order.append(("audio", len(media.clips), None))
+            self._add_clip(source, load_audio(source, self._limits), media)
         else:
             video = load_video(
                 source,
                 self._limits,
                 fps=self._fps,
                 with_sound=use_audio_in_video,
-                resize=partial(resized_frame, settings=self._frames),
-                fits=room.fits(source, self._frames, (VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS)),
+                resize=partial(resized_frame, settings=self._frames, bounds=self.video_bounds),
+                fits=media.room.fits(source, self._frames, self.video_bounds),
             )
             if use_audio_in_video and video.sound is None:
-                prompt.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
-            self._add_video(source, video, prompt)
+                media.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
+            clip = None if video.sound is None else len(media.clips)
+            self._add_pictures(source, media, *video_patches(video.frames, self._frames, self.video_bounds), clip)
+            media.seconds.append(self.pixels.temporal / video.fps)
+            if video.sound is not None:
+                self._add_clip(source, video.sound, media)
 
-    def _add_clip(self, source: MediaSource, clip: Samples, prompt: _Prompt) -> None:
-        frames = -(-len(clip) // self._mel.hop)
-        prompt.room.take_sound(source, self._config.audio.tokens(frames), frames * self._mel.bins)
-        prompt.clips.append(clip)
+    def _add_pictures(
+        self, source: MediaSource, media: Media, patches: torch.Tensor, grid: list[int], clip: int | None = None
+    ) -> None:
+        media.room.take_pictures(source, self.pixels, grid)
+        media.order.append((source.kind, len(media.grids[source.kind]), clip))
+        media.patches[source.kind].append(patches)
+        media.grids[source.kind].append(grid)
 
-    def _add_video(self, source: MediaSource, video: Video, prompt: _Prompt) -> None:
-        patches, grid = video_patches(video.frames, self._frames)
-        prompt.room.take_pictures(source, self._frames, grid)
-        clip = None
-        if video.sound is not None:
-            clip = len(prompt.clips)
-            self._add_clip(source, video.sound, prompt)
-        prompt.order.append(("video", len(prompt.video_grids), clip))
-        prompt.video_patches.append(patches)
-        prompt.video_grids.append(grid)
-        prompt.seconds_per_grid.append(self._pixels.temporal / video.fps)
+    def _add_clip(self, source: MediaSource, clip: Samples, media: Media) -> None:
+        frames = -(-len(clip) // self.mel.hop)
+        media.room.take_sound(source, self.clip_tokens(frames), frames * self.mel.bins)
+        media.clips.append(clip)
 
     def _audio_inputs(self, clips: list[Samples]) -> AudioInputs | None:
         if not clips:
             return None
-        mel, lengths = self._features(clips)
+        mels = self.mels(clips)
+        lengths = [mel.shape[1] for mel in mels]
         return AudioInputs(
-            input_features=mel,
-            feature_lengths=lengths,
-            clip_tokens=[self._config.audio.tokens(length) for length in lengths.tolist()],
-            audio_digests=[digest_of("audio", clip) for clip in mel],
+            input_features=mels,
+            feature_lengths=torch.tensor(lengths),
+            clip_tokens=[self.clip_tokens(length) for length in lengths],
+            audio_digests=[digest_of("audio", mel) for mel in mels],
         )
 
-    def _placeholders(self, prompt: _Prompt, clip_tokens: list[int], kind: str, index: int, clip: int | None) -> str:
-        """Return the run of placeholder tokens for a piece of media."""
-        merged = self._pixels.merge**2
-        if kind == "audio":
-            return self._audio * clip_tokens[index]
-        if kind == "image":
-            return self._image * (int(np.prod(prompt.image_grids[index])) // merged)
-        time, height, width = prompt.video_grids[index]
-        per_step = height * width // merged
-        if clip is None:
-            return self._video * (time * per_step)
-        return self._interleaved(time, per_step, prompt.seconds_per_grid[index], clip_tokens[clip])
+
+class Preprocessor(MediaPreprocessor):
+    """The preprocessing of Qwen3-Omni.
+
+    Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image
+    processing. Resized video frames differ in up to 0.6 % of their values, by 1 or 2 of 255, because the reference
+    resizes them with torchvision.
+    """
+
+    video_bounds = VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS
+
+    def __init__(self, model_path: str, limits: Limits, **options: Any) -> None:
+        self._config = config = read_config(model_path)
+        tokenizer = load_chat_tokenizer(model_path, config)
+        tokens = {"image": config.image_token, "audio": config.audio_token, "video": config.video_token}
+        options |= {"bins": config.audio.mel_bins, "max_positions": config.thinker.max_positions}
+        super().__init__(model_path, limits, tokenizer, tokens, **options)
+        self._rope = RopeIndex(config)
+        thinker = config.raw["thinker_config"]
+        self._positions_per_second = thinker["position_id_per_seconds"]
+        self._around = [tokenizer.token(thinker[f"audio_{each}_token_id"]) for each in ("start", "end")]
+
+    def render(self, chat: Chat, request: OmniRequest) -> str:
+        text = self.tokenizer.render(chat.messages, chat.tools or ())
+        if chat.tools and text == self.tokenizer.render(chat.messages):
+            raise InvalidRequestError("inputs.tools: the checkpoint's chat template has no place for tools")
+        return text
+
+    def clip_tokens(self, frames: int) -> int:
+        return self._config.audio.tokens(frames)
+
+    def mels(self, clips: list[Samples]) -> list[torch.Tensor]:
+        return self.features(clips)
+
+    def placeholders(self, media: Media, clip_tokens: list[int]) -> list[str]:
+        made = []
+        for kind, index, clip in media.order:
+            if kind == "audio":
+                made.append(self.tokens["audio"] * clip_tokens[index])
+                continue
+            time, height, width = media.grids[kind][index]
+            per_step = height * width // self.pixels.merge**2
+            if clip is None:
+                made.append(self.tokens[kind] * (time * per_step))
+            else:
+                made.append(self._interleaved(time, per_step, media.seconds[index], clip_tokens[clip]))
+        return made
 
     def _interleaved(self, time: int, per_step: int, seconds: float, clip_tokens: int) -> str:
         """Return the placeholders of a video with sound: each time step's pictures, then the sound until the next step."""
-        parts, heard = [self._audio_start], 0
+        begin, end = self._around
+        parts, heard = [begin], 0
         for step in range(time):
-            begin = step * seconds * self._positions_per_second
-            until = min(clip_tokens, max(heard, int(np.ceil(begin))))
-            parts.append(self._audio * (until - heard) + self._video * per_step)
+            begins = step * seconds * self._positions_per_second
+            until = min(clip_tokens, max(heard, int(np.ceil(begins))))
+            parts.append(self.tokens["audio"] * (until - heard) + self.tokens["video"] * per_step)
             heard = until
-        parts.append(self._audio * (clip_tokens - heard) + self._audio_end)
+        parts.append(self.tokens["audio"] * (clip_tokens - heard) + end)
         return "".join(parts)
 
-    def _data(self, ids: torch.Tensor, prompt: _Prompt, audio: AudioInputs | None, speaks: bool) -> dict[str, Any]:
+    def positions(
+        self, ids: torch.Tensor, media: Media, audio: AudioInputs | None, request: OmniRequest
+    ) -> dict[str, Any]:
+        images, videos = (torch.tensor(media.grids[kind]) if media.grids[kind] else None for kind in ("image", "video"))
         grids = MediaGrids(
-            images=torch.tensor(prompt.image_grids) if prompt.image_grids else None,
-            videos=torch.tensor(prompt.video_grids) if prompt.video_grids else None,
+            images=images,
+            videos=videos,
             audio_frames=None if audio is None else audio["feature_lengths"],
-            seconds_per_grid=torch.tensor(prompt.seconds_per_grid) if prompt.seconds_per_grid else None,
+            seconds_per_grid=torch.tensor(media.seconds) if media.seconds else None,
         )
-        interleaved = any(clip is not None for _, _, clip in prompt.order)
+        interleaved = any(clip is not None for _, _, clip in media.order)
         positions, delta = self._rope.thinker(ids, grids, use_audio_in_video=interleaved)
-        data: dict[str, Any] = {
-            "input_ids": ids,
-            "positions": positions,
-            "position_delta": delta,
-            "notices": prompt.notices,
-        }
-        if speaks:
+        data: dict[str, Any] = {"positions": positions, "position_delta": delta}
+        if wants_audio(request):
             talker = self._rope.talker(ids, user_rows(ids, self._config), grids)
             if talker is not None:
                 data["talker_positions"], data["talker_position_delta"] = talker
-        if audio is not None:
-            data["audio"] = audio
-        pictures = {"image": prompt.image_patches, "video": prompt.video_patches}
-        image = image_inputs(pictures, {"image": prompt.image_grids, "video": prompt.video_grids})
-        if image:
-            data["image"] = image
-        config = self._config
-        tokens = {"image": config.image_token, "video": config.video_token, "audio": config.audio_token}
-        data["content"] = content_of(ids, tokens, self._pixels.merge, image, audio)
         return data
 
 

@@ -113,20 +113,27 @@ def load_older(model_path: str, ids: Mapping[str, int]) -> Any:
     return tokenizer
 
 
+def load_older_chat(model_path: str, ids: Mapping[str, int]) -> ChatTokenizer:
+    """Read the tokenizer as :func:`load_older` does, with the chat template. Raises ConfigError as :func:`load_chat_tokenizer`."""
+    from omni_qwen3.chat_template import ChatTemplate  # not for stages that only decode
+
+    older = load_older(model_path, ids)
+    return _OlderTokenizer(older, ChatTemplate(model_path, older.special_tokens_map))
+
+
 def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     """Read the tokenizer with the chat template.
 
     Raises:
         ConfigError: it is missing, unreadable, another checkpoint's, or has no chat template.
     """
-    from omni_qwen3.chat_template import ChatTemplate  # not for stages that only decode
+    from omni_qwen3.chat_template import ChatTemplate
 
     path = Path(model_path) / "tokenizer_config.json"
     settings = read_json(path) if path.exists() else {}
     is_known = settings.get("tokenizer_class") in CLASSES and not settings.get("add_prefix_space")
     if not is_known or not (Path(model_path) / "tokenizer.json").is_file():
-        older = load_older(model_path, markers(config))
-        return _OlderTokenizer(older, ChatTemplate(model_path, older.special_tokens_map))
+        return load_older_chat(model_path, markers(config))
     tokenizer = read_tokenizer(model_path, markers(config))
     tokenizer.no_truncation()
     tokenizer.no_padding()
