@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from omni_core.api import SimpleScheduler, StagePayload
 from omni_qwen3 import audio_network, vision_network
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.config import read_config
-from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_qwen3.payloads import AudioInputs
 from omni_torch.api import EncoderCache, pack_linears
 
 Features = tuple[torch.Tensor, ...]
@@ -21,60 +24,62 @@ class ImageEncoder:
     """Encodes patches of images and videos: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
-        config, kind = read_config(model_path).vision, getattr(torch, dtype)
-        with torch.device("meta"):
-            network = vision_network.VisionEncoder(config)
-        self._network = load_module(
-            network, open_checkpoint(model_path), {"": "thinker.visual."}, dtype=kind, device=device
-        )
-        self._device, self._dtype = device, kind
-        pack_linears(self._network)
-        self._merged = config.merge**2
+        self._device, self._dtype = device, getattr(torch, dtype)
+        self._network, self._merged = self.load(model_path, self._dtype, device)
         self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
+
+    def load(self, model_path: str, dtype: torch.dtype, device: str) -> tuple[Any, int]:
+        """Return the network, and how many patches become a row."""
+        config = read_config(model_path).vision
+        return _loaded(vision_network.VisionEncoder, config, model_path, "visual", dtype, device), config.merge**2
+
+    def levels(self, patches: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
+        """Return the rows of patches, ``[N, hidden]``, and those of each deepstack level."""
+        merged, deepstack = self._network(patches, grid.tolist())
+        return [merged, *deepstack]
 
     @torch.inference_mode()
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
-        inputs: ImageInputs = payload.data
+        inputs: Mapping[str, Any] = payload.data
         encoded: dict[str, Any] = {}
-        if "pixel_values" in inputs:
-            encoded["image"], encoded["image_deepstack"] = self._encode(
-                inputs["pixel_values"], inputs["image_grid_thw"], inputs["image_digests"]
-            )
-        if "pixel_values_videos" in inputs:
-            encoded["video"], encoded["video_deepstack"] = self._encode(
-                inputs["pixel_values_videos"], inputs["video_grid_thw"], inputs["video_digests"]
-            )
+        for kind, patches in (("image", "pixel_values"), ("video", "pixel_values_videos")):
+            if patches in inputs:
+                found = self._encode(inputs[patches], inputs[f"{kind}_grid_thw"], inputs[f"{kind}_digests"])
+                encoded[kind], *deepstack = found
+                if deepstack:
+                    encoded[f"{kind}_deepstack"] = deepstack
         return encoded
 
-    def _encode(
-        self, patches: torch.Tensor, grid: torch.Tensor, digests: list[bytes]
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def _encode(self, patches: torch.Tensor, grid: torch.Tensor, digests: list[bytes]) -> list[torch.Tensor]:
         sizes = grid.prod(-1).tolist()
         pieces = patches.split(sizes)
 
         def missing(indices: list[int]) -> list[Features]:
             patches = torch.cat([pieces[index] for index in indices]).to(self._device, self._dtype)
-            merged, deepstack = self._network(patches, grid[indices].tolist())
             rows = [sizes[index] // self._merged for index in indices]
-            levels = [each.cpu().split(rows) for each in (merged, *deepstack)]
+            levels = [each.cpu().split(rows) for each in self.levels(patches, grid[indices])]
             return list(zip(*levels, strict=True))
 
-        features, *deepstack = (torch.cat(level) for level in zip(*self.cache.encode(digests, missing), strict=True))
-        return features, deepstack
+        return [torch.cat(level) for level in zip(*self.cache.encode(digests, missing), strict=True)]
 
 
 class AudioEncoder:
     """Encodes log-mel features: ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
-        config, kind = read_config(model_path).audio, getattr(torch, dtype)
-        with torch.device("meta"):
-            network = audio_network.AudioEncoder(config)
-        prefixes = {"": "thinker.audio_tower."}
-        self._network = load_module(network, open_checkpoint(model_path), prefixes, dtype=kind, device=device)
-        pack_linears(self._network)
-        self._device, self._dtype = device, kind
+        self._device, self._dtype = device, getattr(torch, dtype)
+        self._network = self.load(model_path, self._dtype, device)
         self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
+
+    def load(self, model_path: str, dtype: torch.dtype, device: str) -> Any:
+        """Return the network."""
+        config = read_config(model_path).audio
+        return _loaded(audio_network.AudioEncoder, config, model_path, "audio_tower", dtype, device)
+
+    def rows(self, clips: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the rows of clips, ``[N, hidden]``, of their features, ``[bins, frames]`` one after the other."""
+        found: torch.Tensor = self._network(clips, lengths.tolist())
+        return found
 
     @torch.inference_mode()
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
@@ -84,12 +89,22 @@ class AudioEncoder:
         def missing(indices: list[int]) -> list[Features]:
             clips = [inputs["input_features"][index] for index in indices]
             packed = torch.cat(clips, dim=1).to(self._device, self._dtype)
-            output = self._network(packed, lengths[indices].tolist())
             rows = [inputs["clip_tokens"][index] for index in indices]
-            return [(clip,) for clip in output.cpu().split(rows)]
+            return [(clip,) for clip in self.rows(packed, lengths[indices]).cpu().split(rows)]
 
         clips = self.cache.encode(inputs["audio_digests"], missing)
         return {"audio": torch.cat([clip for (clip,) in clips])}
+
+
+def _loaded(
+    kind: Callable[[Any], nn.Module], config: Any, model_path: str, part: str, dtype: torch.dtype, device: str
+) -> nn.Module:
+    """Return an encoder of the thinker with its weights. ``part``: its name there."""
+    with torch.device("meta"):
+        network = kind(config)
+    load_module(network, open_checkpoint(model_path), {"": f"thinker.{part}."}, dtype=dtype, device=device)
+    pack_linears(network)
+    return network
 
 
 class Encoder(Protocol):
@@ -115,17 +130,21 @@ class EncoderScheduler(SimpleScheduler):
         self._cache.clear()
 
 
-def create_image_encoder(
-    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
+def encoder_stage(
+    kind: Callable[[str, str, str, int], Encoder],
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    cache_mb: int = 256,
 ) -> EncoderScheduler:
-    """Make the image encoder stage. ``cache_mb``: MiB of encoder outputs kept for images and videos that are sent
-    again.
+    """Make an encoder stage.
+
+    Args:
+        kind: its class, such as :class:`ImageEncoder`.
+        cache_mb: MiB of encoder outputs kept for media that are sent again.
     """
-    return EncoderScheduler(ImageEncoder(model_path, device, dtype, cache_mb))
+    return EncoderScheduler(kind(model_path, device, dtype, cache_mb))
 
 
-def create_audio_encoder(
-    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
-) -> EncoderScheduler:
-    """Make the audio encoder stage. ``cache_mb``: MiB of encoder outputs kept for clips that are sent again."""
-    return EncoderScheduler(AudioEncoder(model_path, device, dtype, cache_mb))
+create_image_encoder = partial(encoder_stage, ImageEncoder)
+create_audio_encoder = partial(encoder_stage, AudioEncoder)
