@@ -16,12 +16,8 @@ import click
 from attrs import AttrsInstance, evolve, fields
 
 from omni_cli.deploy.options import resolve_config
-from omni_core.cli.logs import log_options
-from omni_core.cli.source import SOURCE_OPTIONS, with_source
-from omni_core.config.completion import completed
-from omni_core.config.schema import PipelineConfig
-from omni_core.control.lanes import Tasks
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.api import ConfigError, PipelineConfig, did_you_mean
+from omni_core.runtime_api import SOURCE_OPTIONS, Tasks, completed, log_options, with_source
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
 from omni_serve.logs import Background, access_log, audit_log, in_background, write
 from omni_serve.section import apply_log_options, with_section

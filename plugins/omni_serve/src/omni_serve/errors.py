@@ -26,6 +26,7 @@ from omni_core.api import (
     RequestTimeoutError,
     RequestTooLargeError,
 )
+from omni_core.runtime_api import StageFailedError, message_of
 
 logger = logging.getLogger(__name__)
 

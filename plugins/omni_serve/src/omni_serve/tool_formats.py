@@ -14,8 +14,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from omni_core.errors import ConfigError, did_you_mean
-from omni_core.references import load
+from omni_core.api import ConfigError, did_you_mean, load
 
 
 @frozen

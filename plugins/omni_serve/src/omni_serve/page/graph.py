@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from omni_core.config.schema import StageConfig
+from omni_core.api import StageConfig
 from omni_serve.metrics import Statistics
 from omni_serve.server import Server
 

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.api import IncomingMessage, OmniRequest
 from omni_testing.runner_suite import RunnerSuite
 from omni_testing.tiny import writer
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from omni_core.config.placement import parse_bytes
-from omni_core.errors import ConfigError
+from omni_core.api import ConfigError, parse_bytes
 from omni_torch.checkpoints.headers import LARGEST_HEADER
 
 VARIABLE = "OMNI_WEIGHTS_CACHE"
