@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pipelines import make_pipeline
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import StageConfig
-from omni_core.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
+from omni_core.errors import InvalidRequestError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
 RAISES = [
@@ -198,77 +197,3 @@ async def test_data_that_looks_like_codec_internals_stays_data(folder: Path) -> 
                 answer = await pipeline.client.submit(OmniRequest({"n": 1, "look": each}))
                 assert answer["join"]["look"] == each
         assert not load.failed
-
-
-@pytest.mark.full
-async def test_tensors_in_final_results_arrive(folder: Path) -> None:
-    only = StageConfig(name="only", factory="fault_stages:vector_at_the_end", process="only", terminal=True)
-
-    def right(n: int, answer: dict[str, Any]) -> bool:
-        return bool((answer["only"]["tensor"] == n % 250).all())
-
-    async with watched(make_pipeline(folder, only), right, {"nbytes": 300_000}) as (pipeline, load):
-        async with load.running():
-            pass
-        assert not load.failed
-        await pipeline.as_before()
-
-
-@pytest.mark.full
-async def test_ids_are_used_once(folder: Path) -> None:
-    async with watched(branching(folder), right_branching) as (pipeline, load):
-        client = pipeline.client
-        async with load.running():
-            slow = OmniRequest({"n": 1, "sleep": {"left": 0.2}})
-            first = asyncio.create_task(client.submit(slow, "mine"))
-            await asyncio.sleep(0)
-            with pytest.raises(InvalidRequestError, match="'mine' was used before"):
-                await client.submit(OmniRequest({"n": 2}), "mine")
-            assert right_branching(1, await first)
-            with pytest.raises(InvalidRequestError, match="'mine' was used before"):
-                await client.submit(OmniRequest({"n": 2}), "mine")
-
-            held = OmniRequest({"n": 1, "held": {"left": str(folder / "go")}})
-            aborted = asyncio.create_task(client.submit(held, "dropped"))
-            await asyncio.sleep(0.05)
-            await client.abort("dropped")
-            with pytest.raises(RequestAbortedError):
-                await aborted
-            (folder / "go").touch()
-            with pytest.raises(InvalidRequestError, match="'dropped' was used before"):
-                await client.submit(OmniRequest({"n": 2}), "dropped")
-        assert not load.failed
-        await pipeline.as_before()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("make", "right"), [(branching, right_branching), (streaming, right_streaming)], ids=["branching", "streaming"]
-)
-async def test_a_thousand_aborts_and_a_hundred_cancelled_clients(folder: Path, make: Any, right: Any) -> None:
-    chance = random.Random(7)
-    async with watched(make(folder), right) as (pipeline, load):
-        client = pipeline.client
-
-        async def aborted(n: int) -> None:
-            name = f"r{n}"
-            task = asyncio.create_task(client.submit(OmniRequest({"n": n}), name))
-            await asyncio.sleep(chance.expovariate(1 / 0.005))
-            await client.abort(name)
-            try:
-                assert right(n, await task)
-            except RequestAbortedError:
-                return
-
-        async def cancelled(n: int) -> None:
-            task = asyncio.create_task(client.submit(OmniRequest({"n": n})))
-            await asyncio.sleep(chance.expovariate(1 / 0.005))
-            task.cancel()
-            await asyncio.wait([task])
-
-        async with load.running():
-            for batch in range(0, 1000, 50):
-                await asyncio.gather(*(aborted(n) for n in range(batch, batch + 50)))
-            await asyncio.gather(*(cancelled(n) for n in range(100)))
-        assert not load.failed
-        await pipeline.as_before()

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fault_harness import SOON, Load, Watched, branching, right_branching, step, watched
+from fault_harness import SOON, Watched, branching, step, watched
 from pipelines import make_pipeline
 
 from omni_core.client import open_async
@@ -73,29 +73,6 @@ async def test_more_than_the_limit_is_refused_at_once_with_a_hint(folder: Path) 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("stage", ["start", "work", "left", "join"])
-async def test_a_deadline_holds_in_every_queue(folder: Path, stage: str) -> None:
-    """Requests wait behind a slow one, in each stage in turn; those with a timeout leave when it is over."""
-    async with watched(branching(folder), right_branching) as (pipeline, _):
-        client, go = pipeline.client, folder / "go"
-        slow = asyncio.create_task(client.submit(OmniRequest({"n": 0, "held": {stage: str(go)}})))
-        await asyncio.sleep(0.1)
-        patient = [asyncio.create_task(client.submit(OmniRequest({"n": n}))) for n in range(8)]
-
-        async def hurried(n: int) -> None:
-            with pytest.raises(RequestFailedError, match=r"timeout of 0\.3 s") as caught:
-                await client.submit(OmniRequest({"n": n}, timeout=0.3))
-            assert caught.value.error_type == "TimeoutError"
-
-        await asyncio.wait_for(asyncio.gather(*(hurried(n) for n in range(8))), SOON)
-        assert not any(task.done() for task in (slow, *patient)), "they have left a queue that does not move"
-        go.touch()
-        assert right_branching(0, await slow)
-        assert all(right_branching(n, each) for n, each in enumerate(await asyncio.gather(*patient)))
-        await pipeline.as_before()
-
-
-@pytest.mark.full
 async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> None:
     config = make_pipeline(
         folder,
@@ -145,36 +122,6 @@ asyncio.run(growth.print_growth(Path({str(folder)!r})))
     objects, nbytes = map(int, output.split())
     assert objects < 3_000, "a record keeps one object of every fourth request, or more"
     assert nbytes < 1.5 * MIB
-
-
-@pytest.mark.full
-async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:
-    async with watched(branching(folder), right_branching) as (pipeline, _):
-        for stage in ("start", "left", "join"):
-            go = folder / f"go {stage}"
-            async with Load(pipeline.client, right_branching).running():
-                held = OmniRequest({"n": 1, "held": {stage: str(go)}}, timeout=0.3)
-                with pytest.raises(RequestFailedError, match=r"timeout of 0\.3 s"):
-                    await asyncio.wait_for(pipeline.client.submit(held), SOON)
-                go.touch()
-        await pipeline.as_before()
-
-
-@pytest.mark.full
-async def test_a_deadline_ends_a_stream_that_is_being_read(folder: Path) -> None:
-    """The client has read part of the reply; the stages stop, and messages that they still send are dropped."""
-    config = make_pipeline(folder, StageConfig(name="drip", factory="fault_stages:Drip", process="drip", terminal=True))
-    async with open_async(config) as client:
-        read = []
-        with pytest.raises(RequestFailedError, match=r"timeout of 1\.0 s") as caught:
-            async for event in client.stream(OmniRequest({"count": 10_000, "pause": 0.02}, timeout=1.0)):
-                read.append(event.data)
-        assert caught.value.error_type == "TimeoutError"
-        assert 0 < len(read) < 10_000
-        assert read == list(range(len(read)))
-        # The stage works no longer for the request that is over: that would take minutes.
-        assert (await asyncio.wait_for(client.submit(OmniRequest({"count": 3, "pause": 0.0})), SOON))["drip"] == 3
-        await Watched(client).rest()
 
 
 async def test_a_timeout_names_the_stages_that_have_the_request(folder: Path) -> None:

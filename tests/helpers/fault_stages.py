@@ -11,7 +11,6 @@ import dataclasses
 import gc
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,8 +139,6 @@ def misbehave(kind: str | None) -> Any:
         return {"secret": Secret(1)}
     if kind == "die":
         os._exit(9)
-    if kind == "die politely":
-        os._exit(0)
     return None
 
 
@@ -285,10 +282,6 @@ def slow_check_vector(payload: StagePayload) -> dict[str, Any]:
     return check_vector(payload)
 
 
-def vector_at_the_end(payload: StagePayload) -> dict[str, Any]:
-    return vector(payload)
-
-
 def limit_files(nbytes: int) -> Any:
     """Makes tensors in a process that may not make files larger than ``nbytes``, as if /dev/shm were full."""
     import resource
@@ -377,17 +370,6 @@ class Mortal:
         self.inbox.remove(lambda message: message.request_id == request_id)
 
 
-def dies_while_built(folder: str, builds: list[int]) -> Step:
-    """A stage whose process dies in some of its builds, which are counted from 0 in ``folder``, once there is a file ``die``."""
-    counter = Path(folder) / "builds"
-    count = len(counter.read_text()) if counter.exists() else 0
-    counter.write_text("x" * (count + 1))
-    if count in builds:
-        wait_for_file(str(Path(folder) / "die"))
-        os._exit(4)
-    return Step("work")
-
-
 class Torrent:
     """Streams ``chunks`` arrays of ``nbytes`` bytes each, numbered, then passes its inputs on."""
 
@@ -471,29 +453,3 @@ def both_arrays(payload: StagePayload) -> dict[str, Any]:
     assert (left["array"] == right["array"]).all()
     assert left["n"] == right["n"] == left["array"][0]
     return {"n": left["n"]}
-
-
-class Drip:
-    """Streams numbers to the client, one after each pause, until there are ``count`` or the request is aborted."""
-
-    def __init__(self) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-        self._unwanted: set[str] = set()
-
-    def start(self) -> None:
-        while (message := self.inbox.get()) is not None:
-            inputs = message.data.request.inputs
-            for index in range(inputs["count"]):
-                time.sleep(inputs["pause"])
-                if message.request_id in self._unwanted:
-                    break
-                self.outbox.put(OutgoingMessage(message.request_id, "stream", index))
-            else:
-                self.outbox.put(OutgoingMessage(message.request_id, "result", inputs["count"]))
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self._unwanted.add(request_id)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.scheduling.streaming import StreamingScheduler
 
 _kept: dict[str, Any] = {}
@@ -57,54 +56,8 @@ def merge(payloads: dict[str, StagePayload]) -> dict[str, Any]:
     return {name: payload.data for name, payload in payloads.items()}
 
 
-class Tell:
-    """Streams one word to each of its targets, by name; ends the streams that ``done_to`` chooses."""
-
-    def __init__(self) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-
-    def start(self) -> None:
-        while (message := self.inbox.get()) is not None:
-            for target in message.data.request.inputs["to"]:
-                self.outbox.put(OutgoingMessage(message.request_id, "stream", f"for {target}", target))
-            self.outbox.put(OutgoingMessage(message.request_id, "result", message.data.request.inputs))
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
-
-
-def done_to(request_id: str, output: StagePayload) -> list[str]:
-    return list(output.data["to"])
-
-
 def route_to(request_id: str, output: StagePayload) -> list[str]:
     return list(output.data["to"])
-
-
-class Hear:
-    """Answers with all messages received, by kind, once both the payload and the end of the stream have arrived."""
-
-    def __init__(self) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-
-    def start(self) -> None:
-        came: dict[str, list[Any]] = {}
-        while (message := self.inbox.get()) is not None:
-            heard = came.setdefault(message.request_id, [])
-            heard.append(message.data if message.type == "stream_chunk" else message.type)
-            if {"new_request", "stream_done"} <= {each for each in heard if isinstance(each, str)}:
-                self.outbox.put(OutgoingMessage(message.request_id, "result", sorted(came.pop(message.request_id))))
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
 
 
 def letters(payload: StagePayload) -> Iterator[str]:

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_core.scheduling.simple import SimpleScheduler
 
 WIDTH = 64
@@ -54,8 +53,6 @@ def who(replica: int) -> Any:
 
     def compute(payload: StagePayload) -> dict[str, Any]:
         with lock:
-            if isinstance(payload.data, dict) and payload.data.get("die"):
-                os._exit(5)
             return {**(payload.data or {}), "replica": replica, "pid": os.getpid()}
 
     return compute
@@ -63,28 +60,6 @@ def who(replica: int) -> Any:
 
 def inputs(payload: StagePayload) -> Any:
     return payload.request.inputs
-
-
-class Ticks:
-    """Streams the numbers below ``count`` to a replicated consumer."""
-
-    def __init__(self) -> None:
-        from omni_core.scheduling.base import MessageQueue
-
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-
-    def start(self) -> None:
-        while (message := self.inbox.get()) is not None:
-            for index in range(message.data.request.inputs["count"]):
-                self.outbox.put(OutgoingMessage(message.request_id, "stream", index, metadata={"index": index}))
-            self.outbox.put(OutgoingMessage(message.request_id, "result", {}))
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
 
 
 class LooksAtOnce(SimpleScheduler):

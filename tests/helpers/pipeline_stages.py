@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import time
 from typing import Any
@@ -11,35 +10,13 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.scheduling.streaming import StreamingScheduler
 
-Pair = collections.namedtuple("Pair", "left right")
-
 
 def start(payload: StagePayload) -> dict[str, Any]:
     """The entry stage: takes the request's inputs and misbehaves if asked to."""
     inputs = payload.request.inputs
-    misbehave(inputs.get("poison"))
-    if inputs.get("poison") == "unsendable":
-        return {"deep": [1, {"here": object()}]}
-    if inputs.get("poison") == "namedtuple":
-        import torch
-
-        return {"pair": Pair(torch.zeros(2), 1)}
-    if inputs.get("poison") == "placeholder":
-        return {"_tensor_placeholder": "x", "__ext__": [7, b"x"]}
-    return dict(inputs)
-
-
-def misbehave(poison: str | None) -> None:
-    if poison == "exception":
+    if inputs.get("poison") == "exception":
         raise ValueError("a bad request")
-    if poison == "exit":
-        raise SystemExit(3)
-    if poison == "interrupt":
-        raise KeyboardInterrupt
-    if poison == "memory":
-        raise MemoryError("too much")
-    if poison == "recursion":
-        misbehave(poison)
+    return dict(inputs)
 
 
 def middle(payload: StagePayload) -> dict[str, Any]:
@@ -47,22 +24,8 @@ def middle(payload: StagePayload) -> dict[str, Any]:
     return {**payload.data, "pid": os.getpid(), "inputs": payload.request.inputs}
 
 
-def fails(payload: StagePayload) -> dict[str, Any]:
-    """Misbehaves, or ends its process, if the data that it is sent say so."""
-    misbehave(payload.data.get("fail"))
-    if payload.data.get("fail") == "death":
-        os._exit(9)
-    return dict(payload.data)
-
-
 def end(payload: StagePayload) -> dict[str, Any]:
     return {**payload.data, "end": True}
-
-
-def terminal_tensor(payload: StagePayload) -> dict[str, Any]:
-    import torch
-
-    return {"tensor": torch.arange(payload.data["count"])}
 
 
 def big(payload: StagePayload) -> dict[str, Any]:
@@ -78,49 +41,6 @@ def patient_total(payload: StagePayload) -> float:
 
 def total(payload: StagePayload) -> float:
     return float(payload.data["tensor"].double().sum())
-
-
-def route(request_id: str, output: StagePayload) -> Any:
-    return output.data["route"]
-
-
-def broken_projection(payload: StagePayload) -> StagePayload:
-    raise RuntimeError("the projection is broken")
-
-
-def keep_words(payload: StagePayload) -> dict[str, Any]:
-    return {"words": payload.data["words"]}
-
-
-def left(payload: StagePayload) -> dict[str, Any]:
-    return {"left": payload.data["value"] + 1}
-
-
-def right(payload: StagePayload) -> dict[str, Any]:
-    return {"right": payload.data["value"] * 10}
-
-
-def wait_for(request_id: str, source: str, payload: StagePayload) -> list[str] | None:
-    if source != "start":
-        return None
-    return ["start", *payload.data["route"]] if isinstance(payload.data["route"], list) else None
-
-
-def branches(request_id: str, output: StagePayload) -> list[str]:
-    return [*output.data["route"], "join"]
-
-
-def merge(payloads: dict[str, StagePayload]) -> dict[str, Any]:
-    if payloads["start"].data.get("poison_merge"):
-        raise ArithmeticError("the merge is broken")
-    merged: dict[str, Any] = {}
-    for payload in payloads.values():
-        merged |= payload.data
-    return {**merged, "from": list(payloads)}
-
-
-def terminals(request: OmniRequest) -> Any:
-    return request.metadata.get("terminals")
 
 
 class Producer:
@@ -175,9 +95,3 @@ def fails_to_start() -> None:
 def dies_at_start() -> None:
     print("my last words", file=__import__("sys").stderr, flush=True)
     os._exit(7)
-
-
-def die(payload: StagePayload) -> None:
-    if payload.data.get("die"):
-        os._exit(9)
-    time.sleep(payload.data.get("sleep", 0.0))

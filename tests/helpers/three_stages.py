@@ -19,11 +19,10 @@ def pipeline(tmp_path: Path, *stages: StageConfig, **fields: Any) -> PipelineCon
     return PipelineConfig(model_path="none", stages=list(stages), endpoints=EndpointsConfig(str(tmp_path)), **fields)
 
 
-def three(tmp_path: Path, together: bool = False, **first: Any) -> PipelineConfig:
-    where = {"process": "all"} if together else {}
+def three(tmp_path: Path) -> PipelineConfig:
     return pipeline(
         tmp_path,
-        stage("start", "start", next="middle", **where, **first),
-        stage("middle", "middle", next="end", **where),
-        stage("end", "end", terminal=True, **where),
+        stage("start", "start", next="middle"),
+        stage("middle", "middle", next="end"),
+        stage("end", "end", terminal=True),
     )

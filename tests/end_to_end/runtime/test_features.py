@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from attrs import evolve
 from pipelines import make_pipeline
 
 from omni_core.client import open_async
-from omni_core.config.schema import RestartConfig, StageConfig
+from omni_core.config.schema import StageConfig
 from omni_core.errors import RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
 
@@ -90,32 +89,6 @@ async def test_the_entry_stage_need_not_come_first(run_folder: Path) -> None:
     )
     async with open_async(config) as client:
         assert (await client.submit(OmniRequest({"a": 1}))) == {"last": {"a": 1}}
-
-
-@pytest.mark.full
-async def test_stream_done_to_fn_ends_the_streams_that_were_begun(run_folder: Path) -> None:
-    config = make_pipeline(
-        run_folder,
-        stage(
-            "tell",
-            "Tell",
-            next=["left", "right"],
-            stream_to=["left", "right"],
-            route_fn="feature_stages:route_to",
-            stream_done_to_fn="feature_stages:done_to",
-        ),
-        stage("left", "Hear", terminal=True),
-        stage("right", "Hear", terminal=True),
-        terminal_stages_fn="feature_terminals:chosen",
-    )
-    async with open_async(config) as client:
-        for targets in (["left"], ["right"], ["left", "right"]):
-            request = OmniRequest({"to": targets}, metadata={"to": targets})
-            answer = await asyncio.wait_for(client.submit(request), 60)
-            assert answer == {name: [f"for {name}", "new_request", "stream_done"] for name in targets}
-        async with asyncio.timeout(30):  # a stage may learn of the end after the client
-            while [name for name, own in (await client.statistics()).items() if own.get(name, {}).get("in_flight")]:
-                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("group", ["process", "fused"])
@@ -206,27 +179,3 @@ async def test_a_timeout_names_the_source_whose_stream_does_not_end(run_folder: 
     async with open_async(config) as client:
         with pytest.raises(RequestTimeoutError, match="stage 'gather' waits for the end of the stream from 'tone'"):
             await client.submit(OmniRequest({"to": ["upper"]}, timeout=2.0))
-
-
-@pytest.mark.full
-async def test_dead_replicas_refuse_only_requests_that_need_them(run_folder: Path) -> None:
-    config = make_pipeline(
-        run_folder,
-        stage("start", "pass_on", next=["left", "right"], route_fn="feature_stages:route_to"),
-        stage("left", "pass_on", next="end", replicas=2),
-        stage("right", "pass_on", next="end"),
-        stage("end", "pass_on", terminal=True),
-        restart=RestartConfig(limit=0),
-    )
-    async with open_async(config) as client:
-        assert (await client.submit(OmniRequest({"to": ["left"]})))["end"] == {"to": ["left"]}
-        dead = [name for name, unit in client.health().items() if unit["stages"] == ["left"]]
-        assert len(dead) == 2
-        for name in dead:
-            os.kill(client.health()[name]["pids"][0], signal.SIGKILL)
-        while any(client.health()[name]["state"] != "failed" for name in dead):
-            await asyncio.sleep(0.01)
-        for _ in range(3):
-            assert (await client.submit(OmniRequest({"to": ["right"]})))["end"] == {"to": ["right"]}
-            with pytest.raises(RequestFailedError, match=r"StageFailedError.*'left' has failed"):
-                await client.submit(OmniRequest({"to": ["left"]}))

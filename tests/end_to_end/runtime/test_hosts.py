@@ -90,22 +90,6 @@ async def test_a_pipeline_over_two_hosts_answers_and_leaves_nothing(
             await total(client, 7)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["nixl", "mooncake"])
-async def test_large_payloads_use_a_relay_between_hosts(name: str, folder: Path, key_file: Path, on_path: None) -> None:
-    problems = {each.name: problem for _, each, _, problem in load_plugins().check()}
-    if problems.get(name, "not installed") is not None:
-        pytest.skip(f"{name}: {problems.get(name, 'not installed')}")
-    async with host_server(key_file) as (address, _):
-        config = two_hosts(folder, key_file, address, relay=RelayConfig(backend=name, slot_size_mb=16))
-        async with open_async(config) as client:
-            await asyncio.gather(*(total(client, 100_000 + number) for number in range(20)))
-            await total(client, 3_000_000)
-            async with asyncio.timeout(SECONDS):
-                while (await client.statistics())["big"]["relay"] != {"slots_in_use": 0, "bytes_in_use": 0}:
-                    await asyncio.sleep(0.05)
-
-
 async def test_a_death_on_the_other_host_is_an_error_that_names_it_and_is_repaired(
     folder: Path, key_file: Path, on_path: None
 ) -> None:
@@ -119,54 +103,6 @@ async def test_a_death_on_the_other_host_is_an_error_that_names_it_and_is_repair
         await asyncio.wait_for(total(client, 11), SECONDS)
 
 
-@pytest.mark.full
-async def test_requests_fail_when_their_host_is_lost(folder: Path, key_file: Path, on_path: None) -> None:
-    async with (
-        host_server(key_file) as (address, server),
-        open_async(two_hosts(folder, key_file, address)) as client,
-    ):
-        await total(client, 10)
-        child = psutil.Process(client.process_ids["total"])
-        folders = cleaners_of(server.pid)
-        assert len(folders) == 2  # the server's own, and the run's
-        waiting = await held(client)
-        server.kill()
-        await server.wait()
-        with pytest.raises(RequestFailedError, match="host 'b' is gone"):
-            await asyncio.wait_for(waiting, SECONDS)
-        await asyncio.to_thread(child.wait, SECONDS)  # processes there do not outlive it
-        await removed(folders)
-
-
-@pytest.mark.full
-async def test_a_killed_runner_leaves_nothing_on_the_other_host(folder: Path, key_file: Path, on_path: None) -> None:
-    async with host_server(key_file) as (address, server):
-        script = (
-            "import asyncio, sys\n"
-            "from pathlib import Path\n"
-            "from over_addresses import two_hosts\n"
-            "from omni_core.client import open_async\n"
-            "async def main():\n"
-            "    async with open_async(two_hosts(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])):\n"
-            "        print('up', flush=True)\n"
-            "        await asyncio.sleep(600)\n"
-            "asyncio.run(main())\n"
-        )
-        arguments = [sys.executable, "-c", script, str(folder), str(key_file), address]
-        runner = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
-        assert runner.stdout is not None
-        assert await asyncio.wait_for(runner.stdout.readline(), SECONDS) == b"up\n"
-        children = of_the_runs(server.pid)
-        folders = [each for each in cleaners_of(server.pid) if list(each.glob("*.sock")) != [each / "host.sock"]]
-        assert folders
-        assert all(each.is_dir() for each in folders)
-        runner.kill()
-        await runner.wait()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, children, SECONDS)
-        assert not alive, alive
-        await removed(folders)
-
-
 async def held(client: AsyncPipe) -> asyncio.Future[Any]:
     """Return a request that the stage there computes for minutes."""
     waiting = asyncio.ensure_future(client.submit(OmniRequest({"count": 10}, params={"seconds": 600.0})))
@@ -174,13 +110,6 @@ async def held(client: AsyncPipe) -> asyncio.Future[Any]:
         while not (await client.statistics())["total"]["total"]["in_flight"]:
             await asyncio.sleep(0.02)
     return waiting
-
-
-async def removed(folders: list[Path]) -> None:
-    """Wait until folders are gone."""
-    async with asyncio.timeout(SECONDS):
-        while any(each.exists() for each in folders):
-            await asyncio.sleep(0.05)
 
 
 def name_of(process: psutil.Process) -> str:
@@ -197,11 +126,6 @@ def lines_of(pid: int) -> dict[psutil.Process, list[str]]:
         with suppress(psutil.NoSuchProcess):
             found[each] = each.cmdline()
     return found
-
-
-def cleaners_of(pid: int) -> list[Path]:
-    """The folders that are removed when a process or one of its runs ends."""
-    return [_cleaned(line) for line in lines_of(pid).values() if "omni-directory-cleaner" in line]
 
 
 def of_the_runs(pid: int) -> list[psutil.Process]:

@@ -7,19 +7,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from click.testing import CliRunner
 from pipelines import make_pipeline
 
-from omni_cli.status_client import StatusClient, running
-from omni_cli.top import table
+from omni_cli.status_client import running
 from omni_core.cli.main import omni
 from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
 
 
@@ -82,23 +79,6 @@ async def test_watching_does_not_slow_the_pipeline_and_a_killed_watcher_leaves_n
                 await asyncio.sleep(0.05)
 
 
-@pytest.mark.full
-async def test_rates_are_since_the_last_report(run_folder: Path) -> None:
-    async with open_async(two(run_folder)) as client:
-        (folder,) = running(run_folder)
-        with StatusClient(folder) as status_client:
-            first = await status_client.status()
-            for n in range(10):
-                await client.submit(OmniRequest({"n": n}))
-            second = await status_client.status()
-        shown = table(second, first)
-        rates = [float(cell) for cell in _cells(shown, "per s")]
-        expected = 10 / (second.uptime - first.uptime)
-        assert rates == pytest.approx([expected] * 2, rel=0.1, abs=0.1)
-    with pytest.raises(OmniError, match="does not answer"), StatusClient(folder) as client:
-        await client.status()
-
-
 async def test_a_running_pipeline_is_profiled_from_outside(run_folder: Path, tmp_path: Path) -> None:
     async with open_async(two(run_folder)) as client:
         (folder,) = running(run_folder)
@@ -113,11 +93,6 @@ async def test_a_running_pipeline_is_profiled_from_outside(run_folder: Path, tmp
         assert {"start: compute", "end: compute"} <= {event["name"] for event in events}
         code, output = await omni_cli("profile", str(folder), "--seconds", "0.1", "--torch", "nowhere")
         assert (code, "no stage is called 'nowhere'" in output) == (1, True)
-
-
-def _cells(shown: Any, header: str) -> list[str]:
-    (column,) = [column for column in shown.columns if column.header == header]
-    return list(column.cells)
 
 
 def test_without_a_running_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
