@@ -1,4 +1,4 @@
-"""Aborted requests leave no state in any stage, cache or pool, whenever they are aborted."""
+"""A client that disappears leaves no state of its requests in any stage, cache or pool."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harness import pipeline, request_of
 
 from omni_core.client import AsyncPipe, open_async
-from omni_core.errors import RequestAbortedError
 
 RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
 
@@ -53,40 +51,6 @@ def long_request(cases: dict[str, Any], name: str) -> Any:
     request.params["thinker"] |= {"max_new_tokens": 4000, "ignore_eos": True}
     request.params["talker"] |= {"max_new_tokens": 4000}
     return request
-
-
-@pytest.mark.full
-async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_async(pipeline(checkpoints["a"])) as client:
-        await client.submit(request_of(cases["image_audio_video"]))
-        baseline = await at_rest(client)
-        assert any(key.endswith("free_blocks") for key in baseline)
-        assert any("relay" in key for key in baseline)
-        for moment in (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
-            names = ["image_audio_video", "text", "video_with_audio"]
-            tasks = {
-                f"{name}-{moment}": asyncio.create_task(client.submit(long_request(cases, name), f"{name}-{moment}"))
-                for name in names
-            }
-            await asyncio.sleep(moment)
-            for request_id in tasks:
-                await client.abort(request_id)
-            for outcome in await asyncio.gather(*tasks.values(), return_exceptions=True):
-                assert isinstance(outcome, RequestAbortedError), outcome
-        assert not await settles(client, baseline)
-        assert (await client.submit(request_of(cases["text"])))["decode"].text
-
-
-@pytest.mark.parametrize("stage", [pytest.param("decode", marks=pytest.mark.full), "code2wav"])
-async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_async(pipeline(checkpoints["a"], initial_chunk=1, chunk=2)) as client:
-        await client.submit(request_of(cases["text"]))
-        baseline = await at_rest(client)
-        with pytest.raises(RequestAbortedError):
-            async for event in client.stream(long_request(cases, "text"), "streaming"):
-                if event.stage == stage:
-                    await client.abort("streaming")
-        assert not await settles(client, baseline)
 
 
 async def test_a_client_that_disappears(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:

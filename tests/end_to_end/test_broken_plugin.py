@@ -1,4 +1,4 @@
-"""A broken plugin installed beside ours does not stop a run, and is shown."""
+"""A broken plugin installed beside ours does not stop a run."""
 
 from __future__ import annotations
 
@@ -60,14 +60,3 @@ def test_the_main_job_still_runs(environment: dict[str, str], checkpoints: dict[
     answer = omni(environment, "run", "qwen3-omni", *arguments)
     assert answer.returncode == 0, answer.stderr
     assert out.stat().st_size > 44
-
-
-def test_the_broken_ones_are_listed(environment: dict[str, str]) -> None:
-    answer = omni(environment, "plugins", "list")
-    assert answer.returncode == 0, answer.stderr
-    for name in PLUGINS:
-        assert name in answer.stdout, answer.stdout
-    assert "broken" in answer.stdout
-    assert "incompatible" in answer.stdout
-    shown = omni(environment, "plugins", "show", "broken-import")
-    assert "does_not_exist" in shown.stdout

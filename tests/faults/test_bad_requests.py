@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -117,20 +116,6 @@ async def test_a_misbehaving_request_fails_alone(
                 await case.fails(pipeline.client, 1)
         assert not load.failed
         await pipeline.as_before()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
-async def test_an_error_message_that_never_returns_is_bounded(folder: Path, together: bool) -> None:
-    async with open_async(branching(folder, together)) as client:
-        for place in ("start", "route_fn", "merge_fn"):
-            begin = time.monotonic()
-            poison = {"at": place, "kind": "sleeps in str"}
-            with pytest.raises(RequestFailedError, match=r"formatting it took more than 0\.5 s") as caught:
-                await client.submit(OmniRequest({"n": 1, "poison": poison}))
-            assert caught.value.error_type == "SleepsInStr"
-            assert time.monotonic() - begin < 8.0, "that is how long it sleeps"
-        assert right_branching(2, await client.submit(OmniRequest({"n": 2})))
 
 
 async def test_an_invalid_request_has_its_own_error_class(folder: Path) -> None:

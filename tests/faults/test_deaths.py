@@ -133,7 +133,7 @@ async def test_repeated_deaths_fail_the_stage(folder: Path) -> None:
 
 
 async def test_a_suspended_process_is_stalled_and_resumes(folder: Path) -> None:
-    seconds = 10.0
+    seconds = 5.0
     async with watched(branching(folder), right_branching) as (pipeline, load):
         client = pipeline.client
         pids = client.process_ids

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -264,69 +263,6 @@ async def test_a_pipeline_that_is_closed_meanwhile_ends_in_order(folder: Path) -
 
 
 # --- numbers of replicas ------------------------------------------------------------------------------------------------------
-@pytest.mark.full
-async def test_bounds_of_scaling(folder: Path) -> None:
-    async with open_async(two(folder)) as pipe:
-        for count in (0, -1):
-            with pytest.raises(
-                ConfigError, match=rf"at least one replica, not {count}; to end the pipeline, use `omni stop`"
-            ):
-                await pipe.scale("work", count)
-        with pytest.raises(ConfigError, match=r"no stage or process is called 'wrok'; did you mean 'work'"):
-            await pipe.scale("wrok", 2)
-        with pytest.raises(ConfigError, match=r"set env.A: replicas differ in gpu and host only"):
-            await pipe.scale("work", 2, {"env.A": "1"})
-        with pytest.raises(ConfigError, match=r"replica 0 of work runs elsewhere"):
-            await pipe.scale("work", 2, {"gpu": [0, 1]})
-        assert (await pipe.scale("work", 1)).started == []
-        assert set(pipe.health()) == {"begin", "work"}
-        await pipe.scale("work", 2)
-        assert pipe.config.stage("work").replicas == 2
-
-
-@pytest.mark.full
-async def test_requests_with_a_key_stay_where_they_are(folder: Path) -> None:
-    async with open_async(two(folder, affinity_key="session", replicas=3)) as pipe:
-
-        async def places() -> list[int]:
-            requests = [OmniRequest({"n": n}, metadata={"session": f"s{n}"}) for n in range(24)]
-            return [(await pipe.submit(each))["work"]["pid"] for each in requests]
-
-        before = await places()
-        old = pipe.process_ids["work.1"]
-        assert set(before) == {pipe.process_ids[f"work.{n}"] for n in range(3)}
-        await pipe.scale("work", 4)
-        more = await places()
-        moved = [now for was, now in zip(before, more, strict=True) if was != now]
-        assert set(moved) == {pipe.process_ids["work.3"]}, "only keys of the new replica may move"
-        await pipe.scale("work", 3)
-        assert await places() == before
-        await pipe.replace("work")
-        after = await places()
-        assert old not in after
-        assert [before.index(each) for each in before] == [after.index(each) for each in after], "keys stay together"
-
-
-@pytest.mark.full
-async def test_the_least_busy_replica_gets_the_next_request(folder: Path) -> None:
-    async with open_async(two(folder, balance="least_busy", replicas=2)) as pipe:
-        slow = asyncio.create_task(ask(pipe, until=str(folder / "go")))
-        await until(lambda: pipe._runner.coordinator.in_flight == 1)
-        quick = [await ask(pipe, n=n) for n in range(10)]
-        assert not slow.done()
-        (folder / "go").touch()
-        assert (await slow)["pid"] not in {answer["pid"] for answer in quick}
-
-
-@pytest.mark.full
-async def test_a_balance_of_ones_own(folder: Path) -> None:
-    async with open_async(two(folder, balance="live_stages:by_parity", replicas=2)) as pipe:
-        answers = [await ask(pipe, n=n) for n in range(8)]
-        assert Counter(answer["pid"] for answer in answers) == dict.fromkeys(
-            (pipe.process_ids["work.0"], pipe.process_ids["work.1"]), 4
-        )
-
-
 @pytest.mark.full
 async def test_a_stage_scales_with_its_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_cli.live.autoscaler.LOOK_SECONDS", 0.1)

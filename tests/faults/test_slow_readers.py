@@ -6,12 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fault_harness import SOON, step
+from fault_harness import step
 from pipelines import make_pipeline
 
-from omni_core.client import AsyncPipe, open_async
+from omni_core.client import open_async
 from omni_core.config.schema import StageConfig
-from omni_core.errors import RequestAbortedError
 from omni_core.protocol.messages import OmniRequest
 
 MIB = 2**20
@@ -40,52 +39,3 @@ async def test_a_client_that_reads_slowly_holds_up_its_stage(folder: Path, facto
                 assert len(event.data) == MIB
                 seen.append(event.data[0])
         assert seen == list(range(1, 121))
-
-
-@pytest.mark.full
-async def test_a_stage_that_reads_slowly_holds_up_the_one_before(folder: Path) -> None:
-    config = make_pipeline(
-        folder,
-        StageConfig(name="out", factory="slow_reader_stages:make", process="out", next=["slow"], stream_to=["slow"]),
-        StageConfig(
-            name="slow",
-            factory="slow_reader_stages:Read",
-            factory_args={"seconds": 0.02},
-            process="slow",
-            terminal=True,
-        ),
-    )
-    async with open_async(config) as client:
-        made = folder / "made"
-        inputs = {"n": 1, "chunks": 200, "nbytes": MIB, "made": str(made)}
-        answer = asyncio.create_task(client.submit(OmniRequest(inputs)))
-        queued = []
-        while not answer.done():
-            await asyncio.sleep(0.1)
-            statistics = await client.statistics()
-            # A process that is too busy does not answer in time.
-            queued.append(statistics.get("slow", {}).get("slow", {}).get("queued", 0.0))
-        assert 1 < max(queued) < 60
-        assert int(made.read_text()) == 200
-        assert (await answer)["slow"]["seen"] == [number % 250 for number in range(1, 201)]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_generator_without_an_end_leaves_its_process_responsive(folder: Path, stream: bool) -> None:
-    stage = StageConfig(name="out", factory="slow_reader_stages:make", process="p", terminal=True)
-    async with open_async(make_pipeline(folder, stage)) as client:
-        await _abort_endless(client, stream)
-        answered = await asyncio.wait_for(client.submit(OmniRequest({"n": 2, "chunks": 0})), SOON)
-        assert answered["out"] == {"n": 2}
-        assert client.health()["p"]["restarts"] == 0
-
-
-async def _abort_endless(client: AsyncPipe, stream: bool) -> None:
-    endless = asyncio.create_task(client.submit(OmniRequest({"n": 1, "chunks": -1}, stream=stream), "endless"))
-    await asyncio.sleep(1.0)
-    statistics = await asyncio.wait_for(client.statistics(), 3.0)
-    assert statistics["p"]["out"]["running"] <= 1
-    await client.abort("endless")
-    with pytest.raises(RequestAbortedError):
-        await endless

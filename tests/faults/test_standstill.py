@@ -45,17 +45,6 @@ async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder
         assert client.process_ids["start"] == pids["start"]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("factory", ["Turns", "Own"])
-async def test_a_step_of_any_scheduler_that_never_ends_is_noticed(folder: Path, factory: str) -> None:
-    async with open_async(acting(folder, factory, compute_timeout=2.0)) as client:
-        await serves(client)
-        with pytest.raises(RequestFailedError, match="'guilty' in stage 'act' has not ended within") as caught:
-            await asyncio.wait_for(client.submit(OmniRequest({"n": 1, "do": "lock"}), "guilty"), 2 * SOON)
-        assert (caught.value.stage, caught.value.error_type) == ("act", "ProcessDied")
-        await serves(client)
-
-
 @pytest.mark.parametrize("how", ["close descriptors", "close all but the standard ones"])
 async def test_closed_descriptors_leave_no_process_behind(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch

@@ -50,12 +50,6 @@ class InterruptsInRepr(Exception):
         raise KeyboardInterrupt
 
 
-class SleepsInStr(Exception):
-    def __str__(self) -> str:
-        time.sleep(8)
-        return "late"
-
-
 class _Nameless(type):
     @property
     def __name__(cls) -> str:
@@ -109,8 +103,6 @@ def misbehave(kind: str | None) -> Any:
         raise ExitsInStr
     if kind == "interrupts in repr":
         raise InterruptsInRepr
-    if kind == "sleeps in str":
-        raise SleepsInStr
     if kind == "nameless":
         raise Nameless("still a message")
     if kind == "broken syntax error":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 
 
@@ -69,9 +69,3 @@ class Counting:
     def abort(self, request_id: str) -> None:
         """Forget a request."""
         self._left.pop(request_id, None)
-
-
-def by_parity(request: OmniRequest, loads: Any) -> int:
-    """Choose the first replica for even numbers, and the last for odd ones."""
-    number: int = loads[request.inputs["n"] % 2 - len(loads) % 2 if len(loads) > 1 else 0].replica
-    return number

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,9 @@ from typing import Any
 import numpy as np
 from fault_stages import given
 
-from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.base import OutgoingMessage
 from omni_core.scheduling.loop import LoopScheduler
-from omni_core.scheduling.streaming import StreamingScheduler
 
 MIB = 2**20
 
@@ -49,21 +46,3 @@ class Puts(LoopScheduler):
                 self.put_out(OutgoingMessage(message.request_id, "stream", value))
             self.put_out(OutgoingMessage(message.request_id, "result", {"n": message.data.data}))
         return True
-
-
-class Read(StreamingScheduler[list[int]]):
-    """Takes ``seconds`` for every chunk; the result is the first value of each."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._seconds = seconds
-
-    def new_state(self, request_id: str, request: OmniRequest | None) -> list[int]:
-        return []
-
-    def on_chunk(self, state: list[int], chunk: Any, metadata: dict[str, Any] | None) -> None:
-        time.sleep(self._seconds)
-        state.append(int(chunk[0]))
-
-    def finish(self, request_id: str, state: list[int]) -> Any:
-        return {"seen": state, "pid": os.getpid()}

@@ -15,8 +15,6 @@ import torch.distributed as dist
 from fault_stages import given
 
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_core.scheduling.loop import LoopScheduler
 from omni_core.scheduling.simple import SimpleScheduler
 
 MIB = 2**20
@@ -75,34 +73,3 @@ def unsendable_merge(payloads: dict[str, StagePayload]) -> Any:
     """A merge whose result cannot be encoded, if a request asks for that."""
     (payload,) = payloads.values()
     return {"n": payload.data["n"], "x": object() if payload.data["n"] < 0 else None}
-
-
-class Turns(LoopScheduler):
-    """Computes :func:`act`, and reports no computes."""
-
-    def turn(self) -> bool:
-        message = self.inbox.get()
-        if message is None:
-            return False
-        if message.request_id:
-            self.put_out(OutgoingMessage(message.request_id, "result", act(message.data)))
-        return True
-
-
-class Own:
-    """As :class:`Turns`, without the base of the core."""
-
-    def __init__(self) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-
-    def start(self) -> None:
-        while (message := self.inbox.get()) is not None:
-            if message.request_id:
-                self.outbox.put(OutgoingMessage(message.request_id, "result", act(message.data)))
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)

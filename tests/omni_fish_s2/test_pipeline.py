@@ -4,7 +4,6 @@ together.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -119,27 +118,6 @@ async def test_first_audio_leaves_before_the_last_code(client: AsyncPipe) -> Non
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_eight_concurrent_requests_equal_single_ones(client: AsyncPipe, recording: str) -> None:
-    voice = [{"path": recording, "text": REFERENCE_TEXT}]
-    requests = [
-        *(request_of(CASES[name]) for name in ("plain", "turns", "unicode")),
-        request_of(CASES["cloned"], voice),
-        request_of(CASES["two voices"], voice),
-        sampled(CASES["plain"], 7),
-        sampled(CASES["other"], 8, temperature=1.3, top_p=0.95),
-        sampled(CASES["turns"], 9, temperature=0.7, top_k=0),
-    ]
-    alone = [(await client.submit(request))["vocoder"] for request in requests]
-    together = await asyncio.gather(*(client.submit(request) for request in requests))
-    again = await asyncio.gather(*(client.submit(request) for request in reversed(requests)))
-    for index, (one, *others) in enumerate(zip(alone, together, reversed(again), strict=True)):
-        for other in (each["vocoder"] for each in others):
-            assert np.array_equal(other.codes, one.codes), index
-            np.testing.assert_allclose(other.samples, one.samples, atol=WAVE_TOLERANCE, rtol=0)
-    assert len({one.codes.numpy().tobytes() for one in alone}) == 8, "the requests are too alike to show anything"
-
-
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_voice_changes_the_speech_and_is_encoded_once(client: AsyncPipe, recording: str) -> None:
     async def counters() -> tuple[float, float]:
         stage = (await client.statistics())["preprocessing"]["preprocessing"]
@@ -244,48 +222,6 @@ async def test_bad_requests_are_named_and_do_not_affect_others(client: AsyncPipe
         assert "messages" in await fails(client, request)
     request.inputs = {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "x"}]}
     assert "system" in await fails(client, request)
-    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.size > 0
-
-
-RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
-
-
-async def resting_state(client: AsyncPipe) -> dict[str, float]:
-    state = {}
-    for process, counters in (await client.statistics()).items():
-        for owner, values in counters.items():
-            for name, value in values.items():
-                if name == "free_blocks" or name.endswith(RESIDUE):
-                    state[f"{process}/{owner}.{name}"] = value
-    return state
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_abort_at_many_moments_leaves_nothing(client: AsyncPipe, recording: str) -> None:
-    await client.submit(request_of(CASES["plain"]))
-    for _ in range(50):
-        rest = await resting_state(client)
-        if not any(value for key, value in rest.items() if not key.endswith("free_blocks")):
-            break
-        await asyncio.sleep(0.05)
-    else:
-        raise AssertionError(f"a finished request left something behind: {rest}")
-    long = {"text": "The sea. " * 100, "max_new_tokens": 300}
-    for moment in (0.0, 0.01, 0.05, 0.2, 0.6):
-        names = [f"gone-{moment}-{number}" for number in range(4)]
-        voice = [{"path": recording, "text": REFERENCE_TEXT}]
-        tasks = [asyncio.create_task(client.submit(request_of(long, voice), name)) for name in names]
-        await asyncio.sleep(moment)
-        for name in names:
-            await client.abort(name)
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(outcome, RequestAbortedError), outcome
-    for _ in range(100):
-        now = await resting_state(client)
-        if now == rest:
-            break
-        await asyncio.sleep(0.05)
-    assert now == rest
     assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.size > 0
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openai
-import psutil
 import pytest
 import soundfile
 
@@ -104,70 +95,3 @@ def test_speech_by_the_command_line(tiny: dict[str, Path], tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["finish_reason"] in ("stop", "length")
     assert soundfile.info(out).samplerate == 24_000
-
-
-@contextmanager
-def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Run ``omni serve qwen25`` with a process per stage; yield the address of its API. An interrupt must end all of it in order."""
-    command = [sys.executable, "-m", "omni_core.cli", "serve", "qwen25", "--model", str(checkpoint), "--port", "0"]
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True
-        )
-    try:
-        address = ""
-        while not address:
-            assert server.poll() is None, log.read_text()
-            lines = log.read_text().splitlines()
-            address = next((line.split()[-1] for line in lines if line.startswith("Serving ")), "")
-            time.sleep(0.1)
-        process = psutil.Process(server.pid)
-        started = process.children(recursive=True)
-        yield address, process
-        server.send_signal(signal.SIGINT)
-        assert server.wait(60) == 0, log.read_text()
-        assert "Traceback" not in log.read_text()
-        assert not psutil.wait_procs(started, timeout=30)[1]
-    finally:
-        server.kill()
-        server.wait()
-
-
-@pytest.mark.full
-def test_served_with_a_process_per_stage(tiny: dict[str, Path], tmp_path: Path) -> None:
-    with served(tiny["c"], tmp_path / "log") as (address, process):
-        assert len(process.children(recursive=True)) >= 9
-        client = openai.OpenAI(api_key="none", base_url=address, max_retries=0)
-        [model] = client.models.list()
-        asked: Any = {
-            "model": model.id,
-            "messages": [{"role": "user", "content": "Hello."}],
-            "max_tokens": 6,
-            "seed": 1,
-        }
-        reply = client.chat.completions.create(
-            **asked, modalities=["text", "audio"], audio={"voice": "Ethan", "format": "wav"}
-        )
-        audio = reply.choices[0].message.audio
-        assert audio is not None
-        whole, rate = soundfile.read(io.BytesIO(base64.b64decode(audio.data)), dtype="int16")
-        assert rate == 24_000
-        assert len(whole) > 0
-        assert len(whole) % 480 == 0
-        pieces, text = b"", ""
-        for chunk in client.chat.completions.create(
-            **asked, modalities=["text", "audio"], audio={"voice": "Ethan", "format": "pcm16"}, stream=True
-        ):
-            said = chunk.choices[0].delta.audio if chunk.choices else None
-            text += (said and said.transcript) or ""
-            pieces += base64.b64decode((said and said.data) or "")
-        assert text == audio.transcript
-        assert pieces == whole.tobytes()
-        spoken = client.audio.speech.create(model=model.id, voice="Chelsie", input="Hello.", response_format="wav")
-        assert soundfile.info(io.BytesIO(spoken.content)).samplerate == 24_000
-        with pytest.raises(openai.BadRequestError, match=r"no voice is called 'Aiden'; there are: .*Chelsie, Ethan"):
-            client.audio.speech.create(model=model.id, voice="Aiden", input="Hello.")
-        with pytest.raises(openai.BadRequestError, match="tools: this pipeline declares no format"):
-            client.chat.completions.create(
-                **asked, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]
-            )

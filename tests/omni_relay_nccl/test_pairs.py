@@ -60,22 +60,6 @@ def threads() -> set[threading.Thread]:
     return {each for each in threading.enumerate() if each.name.startswith("nccl-")}
 
 
-async def test_two_directions_at_once() -> None:
-    async with Pairs().pair() as (relay, peer):
-        for round_ in range(5):
-            mine, theirs = data_of(4 * MIB, round_), data_of(4 * MIB, 100 + round_)
-            metadata = await peer.ask("put", data=theirs, request_id=f"t{round_}")
-            operation = await relay.put_async(mine, f"m{round_}")
-            got, seen = await asyncio.gather(
-                fetch(relay, metadata, len(theirs)),
-                peer.ask("digest", metadata=operation.metadata, nbytes=len(mine)),
-            )
-            assert got == theirs
-            assert seen == digest(mine)
-            await operation.wait_for_completion(5)
-        assert relay.statistics()["slots_in_use"] == 0
-
-
 async def test_many_reads_at_once_keep_their_bytes() -> None:
     """NCCL, and gloo in the order of equal sizes, would mix up transfers that the two sides begin in different orders."""
     async with Pairs().pair() as (relay, peer):
@@ -89,21 +73,6 @@ async def test_many_reads_at_once_keep_their_bytes() -> None:
         got = await asyncio.gather(*(fetch(relay, metadata, size) for size, _, metadata in offered))
         for (size, number, _), memory in zip(offered, got, strict=True):
             assert memory == data_of(size, number)
-
-
-async def test_a_cancelled_get_is_drained_and_its_memory_comes_back() -> None:
-    async with Pairs().pair() as (relay, peer):
-        size = 32 * MIB  # of 96 MiB: what is not given back soon keeps the next round waiting
-        for number, pause in enumerate((0.0, 0.001, 0.01, 0.03)):
-            metadata = await peer.ask("put", data=bytes(size), request_id=f"a{number}")
-            getting = asyncio.ensure_future(fetch(relay, metadata, size))
-            await asyncio.sleep(pause)
-            getting.cancel()
-            await asyncio.wait([getting])
-            follower = data_of(5000, number)
-            metadata = await peer.ask("put", data=follower, request_id=f"b{number}")
-            assert await fetch(relay, metadata, 5000) == follower
-        await until(lambda: not relay._received.bytes_in_use, "a cancelled get keeps its memory")  # type: ignore[attr-defined]
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from omni_serve_clients import Connection, request_to, socket_to
+from omni_serve_clients import Connection, request_to
 
 from omni_core import AsyncPipe
 from omni_core.protocol.messages import OmniRequest
@@ -113,19 +113,6 @@ async def test_a_request_that_is_aborted_elsewhere(pipe: AsyncPipe, draining: bo
     await connection.task
 
 
-async def test_a_dead_websocket_aborts_its_request(pipe: AsyncPipe, app: Application) -> None:
-    await until_idle(pipe, app)
-    before = (await counts(pipe))["aborted"]
-    async with socket_to(app, "/v1/audio/speech/stream") as socket:
-        await socket.send_json({"type": "session.config", "model": "tones", "pause": 0.02})
-        await socket.send_json({"type": "input.text", "text": "word " * 100})
-        await socket.send_json({"type": "input.done"})
-        while not (await counts(pipe))["running"]:
-            await asyncio.sleep(0.01)
-    assert (await counts(pipe))["aborted"] == before + 1
-    await until_idle(pipe, app)
-
-
 async def test_disconnects_at_random_moments_leave_nothing(pipe: AsyncPipe, app: Application) -> None:
     chance = random.Random(1)
 
@@ -139,24 +126,3 @@ async def test_disconnects_at_random_moments_leave_nothing(pipe: AsyncPipe, app:
         await asyncio.gather(*(one() for _ in range(40)))
     await until_idle(pipe, app)
     assert left_behind() == []
-
-
-async def test_dead_websockets_leave_nothing(pipe: AsyncPipe, app: Application) -> None:
-    chance, before = random.Random(2), (await counts(pipe))["aborted"]
-
-    async def one() -> None:
-        async with socket_to(app, "/v1/audio/speech/stream") as socket:
-            messages: list[dict[str, Any]] = [
-                {"type": "session.config", "model": "tones", "pause": 0.001},
-                {"type": "input.text", "text": "word " * 50 + ". And more "},
-                {"type": "input.done"},
-            ]
-            for message in messages[: chance.randrange(4)]:
-                await socket.send_json(message)
-                await asyncio.sleep(chance.random() * 0.02)
-
-    for _ in range(5):  # 200 in all
-        await asyncio.gather(*(one() for _ in range(40)))
-    await until_idle(pipe, app)
-    assert left_behind() == []
-    assert (await counts(pipe))["aborted"] > before

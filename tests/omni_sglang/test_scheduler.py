@@ -345,22 +345,6 @@ def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(sglang: Open) 
 
 
 # --- aborts ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("moment", [0.0, 0.003, 0.01, 0.03, 0.08])
-def test_abort_at_any_moment_releases_everything(sglang: Open, moment: float) -> None:
-    scheduler = sglang(kv_blocks=220, chunk_size=8, max_running=4, server_args=EAGER)
-    for index in range(12):
-        prompt = [POISON_TOKEN, 1] if index % 5 == 4 else list(range(1 + index, 60))
-        ask(scheduler, str(index), prompt, sampling=SamplingParams(max_new_tokens=80))
-    time.sleep(moment)
-    for index in range(12):
-        scheduler.abort(str(index))
-        scheduler.abort(str(index))
-    assert resting(scheduler)
-    scheduler.outbox.drain()
-    ask(scheduler, "after", PROMPTS[1])
-    assert collect(scheduler, 1)["after"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
-
-
 def test_an_abort_in_every_phase() -> None:
     """In each phase in turn: waiting, between two chunks, just after the prompt, while generating."""
     scheduler = make(chunk_size=16, max_running=2)

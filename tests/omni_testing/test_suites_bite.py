@@ -283,6 +283,7 @@ def caught_relays(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], 
     return failed(tmp_path_factory.mktemp("relays"), source, "-k", each_for_its_own(RELAYS), timeout=280)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "test"), RELAYS.items())
 def test_a_wrong_relay_is_caught(caught_relays: tuple[list[str], str], name: str, test: str) -> None:
     found, output = caught_relays
@@ -296,7 +297,7 @@ def test_bytes_may_outlive_their_sender(tmp_path: Path) -> None:
     assert "2 passed" in output
 
 
-@pytest.mark.parametrize(("name", "test"), few(SCHEDULERS.items(), 3))
+@pytest.mark.parametrize(("name", "test"), few(SCHEDULERS.items(), 1))
 def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _SCHEDULER_TEST.format(name=name), test)
     assert test in found, output

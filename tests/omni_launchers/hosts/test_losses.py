@@ -65,18 +65,6 @@ async def test_a_host_that_joins_late_is_lost_and_joins_again_elsewhere(folder: 
             assert (await serves_again(pipe, "far"))["pid"] != child.pid
 
 
-async def test_a_host_that_serves_is_dialled_again(folder: Path, key_file: Path) -> None:
-    address = free_address(THERE)
-    serving = ("serve", "--listen", address, "--key", str(key_file))
-    async with omni_hosts(*serving) as first, open_async(two_hosts(folder, key_file, address)) as pipe:
-        await ask(pipe, "far")
-        first.kill()
-        await first.wait()
-        async with omni_hosts(*serving) as second:
-            answer = await serves_again(pipe, "far")
-            assert psutil.Process(answer["pid"]).ppid() == second.pid
-
-
 async def test_a_host_that_freezes_is_lost_and_taken_in_again_when_it_goes_on(folder: Path, key_file: Path) -> None:
     config = two_hosts(folder, key_file)
     async with joining(config, key_file, "--stage", "far") as host, open_async(config) as pipe:

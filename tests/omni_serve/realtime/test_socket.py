@@ -205,18 +205,6 @@ async def test_short_lived_keys(sdk: openai.AsyncOpenAI, address: str) -> None:
     assert "audio.output.voice" in str(refused.value)
 
 
-async def test_dead_sockets_leave_nothing(spoken: Application) -> None:
-    for moment in range(12):
-        async with socket_to(spoken, "/v1/realtime", authorization=f"Bearer {SECRET}") as socket:
-            await socket.receive_json()
-            await socket.send_json({"type": "session.update", "session": {"type": "realtime", "pause": 0.05}})
-            await socket.send_json({"type": "conversation.item.create", "item": user("word " * 100)})
-            await socket.send_json({"type": "response.create"})
-            for _ in range(moment):
-                await socket.receive_json()
-    await nothing_runs(spoken)
-
-
 async def test_what_comes_wrong_is_answered(spoken: Application) -> None:
     async with socket_to(spoken, "/v1/realtime", authorization=f"Bearer {SECRET}") as socket:
         await socket.receive_json()

@@ -22,7 +22,7 @@ from omni_core.errors import ConfigError
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, KVLayout, ModelRunner, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import StageSpec
-from omni_core.scheduling.base import IncomingMessage, Scheduler
+from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import build_scheduler
 from omni_torch.engine.attention import PagedAttention
 from omni_torch.engine.batching import Batcher
@@ -58,10 +58,6 @@ def resting(scheduler: EngineScheduler) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-def test_it_is_a_scheduler(engine: Open) -> None:
-    assert isinstance(engine(), Scheduler)
 
 
 @pytest.mark.parametrize("index", range(len(PROMPTS)))
@@ -309,22 +305,6 @@ def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(engine: Open) 
     assert [message.type for message in messages if message.request_id == "bad"] == ["error"]
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.002, 0.01, 0.05])
-def test_abort_at_any_moment_releases_everything(engine: Open, moment: float) -> None:
-    runner = ToyRunner(MODEL)
-    scheduler = engine(runner, kv_blocks=30, block_size=4, chunk_size=8, max_running=4)
-    for index in range(12):
-        ask(scheduler, str(index), list(range(1, 30)), sampling=SamplingParams(max_new_tokens=80))
-    time.sleep(moment)
-    for index in range(12):
-        scheduler.abort(str(index))
-        scheduler.abort(str(index))
-    assert resting(scheduler)
-    scheduler.outbox.drain()
-    ask(scheduler, "after", PROMPTS[1])
-    assert collect(scheduler, 1)["after"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
-
-
 def test_the_feedback_loop_survives_preemption(engine: Open) -> None:
     sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
     prompts = [[n, n + 1, n + 2] for n in range(6)]
@@ -353,14 +333,6 @@ def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(engine: Open) -> Non
     time.sleep(0.1)
     scheduler.abort("parked")
     assert resting(scheduler)
-
-
-def test_an_idle_engine_uses_no_cpu(engine: Open) -> None:
-    engine()
-    time.sleep(0.1)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.05
 
 
 def test_its_thread_uses_the_runner_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
