@@ -34,11 +34,6 @@ def big(payload: StagePayload) -> dict[str, Any]:
     return {"tensor": torch.arange(payload.request.inputs["count"], dtype=torch.float32)}
 
 
-def patient_total(payload: StagePayload) -> float:
-    time.sleep(payload.request.params.get("seconds", 0.0))
-    return total(payload)
-
-
 def total(payload: StagePayload) -> float:
     return float(payload.data["tensor"].double().sum())
 
