@@ -56,16 +56,3 @@ def test_a_function_that_never_chooses_is_refused_at_the_last_payload() -> None:
     inputs.add("b", payload(2))
     with pytest.raises(ConfigError, match="returned None for every payload"):
         inputs.add("c", payload(3))
-
-
-def test_an_unexpected_sender_is_refused() -> None:
-    with pytest.raises(ConfigError, match="wait_for does not name 'd'"):
-        fan_in().add("d", payload(4))
-
-
-def test_inputs_that_were_complete_stay_complete() -> None:
-    inputs = fan_in(lambda request_id, source, payload: [source])
-    assert inputs.add("b", payload(1)) is not None
-    assert inputs.add("a", payload(2)) is None
-    assert inputs.add("b", payload(3)) is None
-    assert (inputs.is_complete, inputs.missing) == (True, [])
