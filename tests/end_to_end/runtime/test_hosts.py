@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from over_hosts import SECONDS, THERE, omni_hosts, two_hosts
+from over_hosts import THERE, omni_hosts, two_hosts
 from pipelines import make_pipeline
 
 from omni_core.client import open_async
@@ -17,6 +15,7 @@ from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, StartupError
 from omni_core.launch.prepare import prepare
 from omni_core.plugins import load_plugins
+from omni_launchers.hosts.commands import hosts
 from omni_launchers.hosts.curve import CurveKeys
 from omni_testing.ours.hosts import free_address
 
@@ -27,7 +26,6 @@ async def test_a_host_that_does_not_answer_is_named(folder: Path, key_file: Path
             pass
 
 
-@pytest.mark.full
 async def test_another_key_is_refused(folder: Path, key_file: Path) -> None:
     CurveKeys.new().write(folder / "other.key")
     address = free_address(THERE)
@@ -49,20 +47,17 @@ async def test_another_key_is_refused(folder: Path, key_file: Path) -> None:
 )
 def test_serving_without_a_key_or_an_address_is_refused(arguments: list[str], message: str, key_file: Path) -> None:
     given = [str(key_file) if each == "KEY" else each for each in arguments]
-    command = [sys.executable, "-m", "omni_core.cli", "hosts", "serve", *given]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert ended.returncode == 1
-    assert message in ended.stderr
+    with pytest.raises(ConfigError, match=message):
+        hosts.main(["serve", *given], standalone_mode=False)
 
 
 def test_a_key_file_is_private_and_never_replaced(folder: Path) -> None:
-    command = [sys.executable, "-m", "omni_core.cli", "hosts", "key", str(folder / "k")]
-    assert subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == 0
+    command = ["key", str(folder / "k")]
+    hosts.main(command, standalone_mode=False)
     keys = CurveKeys.read(folder / "k")
     assert (folder / "k").stat().st_mode & 0o777 == 0o600
-    again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert again.returncode == 1
-    assert "exists" in again.stderr
+    with pytest.raises(ConfigError, match="exists"):
+        hosts.main(command, standalone_mode=False)
     assert CurveKeys.read(folder / "k") == keys
     assert keys.secret not in repr(keys)
     (folder / "k").chmod(0o644)
