@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from toy_model import FeedbackRunner, ToyModel, generate
@@ -23,6 +24,7 @@ SAMPLINGS = [
     SamplingParams(max_new_tokens=11, temperature=1.0, min_p=0.1, seed=4),
     SamplingParams(max_new_tokens=1),
 ]
+JOBS = list(zip(PROMPTS, SAMPLINGS, strict=True))
 
 
 def ask(scheduler: Scheduler, name: str, prompt: list[int], **data: Any) -> None:
@@ -30,8 +32,10 @@ def ask(scheduler: Scheduler, name: str, prompt: list[int], **data: Any) -> None
     scheduler.inbox.put(IncomingMessage(name, "new_request", {"prompt": prompt, **data}))
 
 
-def collect(scheduler: Scheduler, count: int, seconds: float = 30.0) -> dict[str, OutgoingMessage]:
-    """The final messages of ``count`` requests."""
+def collect(
+    scheduler: Scheduler, count: int, seconds: float = 30.0, streamed: list[OutgoingMessage] | None = None
+) -> dict[str, OutgoingMessage]:
+    """The final messages of ``count`` requests, in the order in which they came; ``streamed`` gets the others."""
     final: dict[str, OutgoingMessage] = {}
     end = time.monotonic() + seconds
     while len(final) < count:
@@ -40,7 +44,34 @@ def collect(scheduler: Scheduler, count: int, seconds: float = 30.0) -> dict[str
         if message.type != "stream":
             assert message.request_id not in final, "answered twice"
             final[message.request_id] = message
+        elif streamed is not None:
+            streamed.append(message)
     return final
+
+
+def ids_of(final: dict[str, OutgoingMessage], count: int) -> list[list[int]]:
+    for name, message in final.items():
+        assert message.type == "result", f"{name}: {message.data!r}"
+    return [final[str(index)].data["ids"] for index in range(count)]
+
+
+def ids_together(
+    scheduler: Scheduler, jobs: Sequence[tuple[list[int], SamplingParams]], seconds: float = 30.0
+) -> list[list[int]]:
+    """The ids of requests that are asked for at once."""
+    for index, (prompt, sampling) in enumerate(jobs):
+        ask(scheduler, str(index), prompt, sampling=sampling)
+    return ids_of(collect(scheduler, len(jobs), seconds), len(jobs))
+
+
+def resting(scheduler: EngineScheduler) -> bool:
+    """Return True if everything is released within a second."""
+    for _ in range(100):
+        state = scheduler.statistics()
+        if state["free_blocks"] == state["total_blocks"] and not state["running"] + state["waiting"] + state["pending"]:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def feedback_alone(model: ToyModel, prompt: list[int], sampling: SamplingParams) -> list[int]:
@@ -56,4 +87,4 @@ def feedback_alone(model: ToyModel, prompt: list[int], sampling: SamplingParams)
 
 
 MODEL = ToyModel()
-EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
+EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in JOBS]

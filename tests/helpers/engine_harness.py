@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
+
+from asking import collect, resting
 
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
@@ -30,18 +31,7 @@ class Driven:
         self.scheduler.inbox.put(IncomingMessage(name, "new_request", {"prompt": prompt, **data}, None, None, request))
 
     def collect(self, count: int, seconds: float = 20.0) -> dict[str, OutgoingMessage]:
-        """The final messages of ``count`` requests, in the order in which they came."""
-        final: dict[str, OutgoingMessage] = {}
-        end = time.monotonic() + seconds
-        while len(final) < count:
-            message = self.scheduler.outbox.get(max(0.0, end - time.monotonic()))
-            assert message is not None, f"only {sorted(final)} finished"
-            if message.type == "stream":
-                self.streamed.append(message)
-                continue
-            assert message.request_id not in final, "answered twice"
-            final[message.request_id] = message
-        return final
+        return collect(self.scheduler, count, seconds, self.streamed)
 
     def answer(self, name: str, prompt: list[int], **data: Any) -> dict[str, Any]:
         """One request's result."""
@@ -55,12 +45,4 @@ class Driven:
         return self.scheduler.statistics()
 
     def resting(self) -> bool:
-        """Return True if everything is released within a second."""
-        for _ in range(100):
-            state = self.statistics()
-            if state["free_blocks"] == state["total_blocks"] and not (
-                state["running"] + state["waiting"] + state["pending"]
-            ):
-                return True
-            time.sleep(0.01)
-        return False
+        return resting(self.scheduler)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 import toy_model
-from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
+from asking import JOBS, PROMPTS, SAMPLINGS, ask, collect, feedback_alone, ids_of, ids_together
 from sglang_toy import MODEL
 from tiers import few
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
@@ -88,12 +88,6 @@ def resting(scheduler: OmniScheduler) -> bool:
     return False
 
 
-def ids_of(final: dict[str, OutgoingMessage], count: int) -> list[list[int]]:
-    for name, message in final.items():
-        assert message.type == "result", f"{name}: {message.data!r}"
-    return [final[str(index)].data["ids"] for index in range(count)]
-
-
 # --- the same tokens -------------------------------------------------------------------------------------------------
 def test_single_requests_equal_the_plain_loop(sglang: Open) -> None:
     scheduler = sglang()
@@ -120,10 +114,7 @@ def test_single_requests_equal_the_plain_loop(sglang: Open) -> None:
     ids=str,
 )
 def test_a_mixed_batch_equals_single_requests(sglang: Open, options: dict[str, Any]) -> None:
-    scheduler = sglang(**options)
-    for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    assert ids_of(collect(scheduler, len(PROMPTS)), len(PROMPTS)) == EXPECTED
+    assert ids_together(sglang(**options), JOBS) == EXPECTED
 
 
 def test_results_equal_the_engines(sglang: Open) -> None:
@@ -222,10 +213,8 @@ def test_hidden_states_are_streamed(sglang: Open) -> None:
 def test_a_full_pool_retracts_and_the_output_stays(sglang: Open) -> None:
     scheduler = sglang(kv_blocks=80, server_args=EAGER)
     sampling = SamplingParams(max_new_tokens=30, temperature=0.7, seed=9)
-    prompts = [[n, n + 1, n + 2] for n in range(6)]
-    for index, prompt in enumerate(prompts):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    assert ids_of(collect(scheduler, 6), 6) == [generate(MODEL, prompt, sampling) for prompt in prompts]
+    jobs = [([n, n + 1, n + 2], sampling) for n in range(6)]
+    assert ids_together(scheduler, jobs) == [generate(MODEL, *job) for job in jobs]
     assert scheduler.statistics()["preemptions"] > 0
 
 
@@ -244,9 +233,7 @@ def test_tight_pools_and_small_chunks_change_nothing(sglang: Open, seed: int) ->
         chunk_size=chance.choice([4, 8]),
         server_args={**EAGER, "enable_mixed_chunk": chance.random() < 0.5},
     )
-    for index, (prompt, sampling) in enumerate(jobs):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    assert ids_of(collect(scheduler, len(jobs)), len(jobs)) == [generate(MODEL, *job) for job in jobs]
+    assert ids_together(scheduler, jobs) == [generate(MODEL, *job) for job in jobs]
 
 
 def test_a_request_that_can_never_fit_fails_alone(sglang: Open) -> None:
@@ -400,9 +387,7 @@ def test_the_feedback_loop_survives_retraction(sglang: Open) -> None:
     expected = [feedback_alone(MODEL, prompt, sampling) for prompt in prompts]
     assert expected[0] != generate(MODEL, prompts[0], sampling), "the feedback has no effect"
     scheduler = sglang(FeedbackRunner(MODEL), kv_blocks=80, server_args=EAGER)
-    for index, prompt in enumerate(prompts):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    assert ids_of(collect(scheduler, 6), 6) == expected
+    assert ids_together(scheduler, [(prompt, sampling) for prompt in prompts]) == expected
     assert scheduler.statistics()["preemptions"] > 0
 
 

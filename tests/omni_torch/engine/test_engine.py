@@ -8,13 +8,25 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import toy_model
-from asking import EXPECTED, MODEL, PROMPTS, SAMPLINGS, ask, collect, feedback_alone
+from asking import (
+    EXPECTED,
+    JOBS,
+    MODEL,
+    PROMPTS,
+    SAMPLINGS,
+    ask,
+    collect,
+    feedback_alone,
+    ids_together,
+    resting,
+)
+from engine_harness import Driven
 from tiers import few
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
@@ -33,31 +45,12 @@ Open = Callable[..., EngineScheduler]
 
 
 @pytest.fixture
-def engine() -> Iterator[Open]:
-    opened = []
-
+def engine(drive: Callable[[EngineScheduler], Driven]) -> Open:
     def start(runner: ModelRunner | None = None, **options: Any) -> EngineScheduler:
-        scheduler = EngineScheduler(runner or ToyRunner(MODEL), **{"max_context": 512, "kv_blocks": 200, **options})
-        thread = threading.Thread(target=scheduler.start, daemon=True)
-        thread.start()
-        opened.append((scheduler, thread))
-        return scheduler
+        options = {"max_context": 512, "kv_blocks": 200, **options}
+        return drive(EngineScheduler(runner or ToyRunner(MODEL), **options)).scheduler
 
-    yield start
-    for scheduler, thread in opened:
-        scheduler.stop()
-        thread.join(5)
-        assert not thread.is_alive()
-
-
-def resting(scheduler: EngineScheduler) -> bool:
-    """Return True if everything is released within a second."""
-    for _ in range(100):
-        state = scheduler.statistics()
-        if state["free_blocks"] == state["total_blocks"] and not state["running"] + state["waiting"] + state["pending"]:
-            return True
-        time.sleep(0.01)
-    return False
+    return start
 
 
 @pytest.mark.parametrize("index", range(len(PROMPTS)))
@@ -86,21 +79,14 @@ def test_one_request_equals_the_plain_loop(engine: Open, index: int) -> None:
 )
 def test_a_mixed_batch_equals_single_requests(engine: Open, options: dict[str, Any]) -> None:
     scheduler = engine(**options)
-    for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    final = collect(scheduler, len(PROMPTS))
-    assert [final[str(index)].data["ids"] for index in range(len(PROMPTS))] == EXPECTED
+    assert ids_together(scheduler, JOBS) == EXPECTED
     assert resting(scheduler)
 
 
 def test_a_full_cache_preempts_and_the_output_stays(engine: Open) -> None:
     scheduler = engine(kv_blocks=12, block_size=4)
-    sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
-    prompts = [[n, n + 1, n + 2] for n in range(6)]
-    for index, prompt in enumerate(prompts):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    final = collect(scheduler, len(prompts))
-    assert [final[str(i)].data["ids"] for i in range(6)] == [generate(MODEL, prompt, sampling) for prompt in prompts]
+    jobs = [([n, n + 1, n + 2], SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)) for n in range(6)]
+    assert ids_together(scheduler, jobs) == [generate(MODEL, *job) for job in jobs]
     assert scheduler.statistics()["preemptions"] > 0
     assert resting(scheduler)
 
@@ -253,10 +239,7 @@ def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) ->
         chunk_size=chance.choice([3, 4, 8]),
         max_batch_tokens=chance.choice([12, 32]),
     )
-    for index, (prompt, sampling) in enumerate(jobs):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    final = collect(scheduler, len(jobs))
-    assert [final[str(index)].data["ids"] for index in range(len(jobs))] == [generate(MODEL, *job) for job in jobs]
+    assert ids_together(scheduler, jobs) == [generate(MODEL, *job) for job in jobs]
     assert resting(scheduler)
 
 
@@ -311,10 +294,7 @@ def test_the_feedback_loop_survives_preemption(engine: Open) -> None:
     expected = [feedback_alone(MODEL, prompt, sampling) for prompt in prompts]
     assert expected[0] != generate(MODEL, prompts[0], sampling), "the feedback has no effect"
     scheduler = engine(FeedbackRunner(MODEL), kv_blocks=12, block_size=4)
-    for index, prompt in enumerate(prompts):
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    final = collect(scheduler, 6)
-    assert [final[str(index)].data["ids"] for index in range(6)] == expected
+    assert ids_together(scheduler, [(prompt, sampling) for prompt in prompts]) == expected
     assert scheduler.statistics()["preemptions"] > 0
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import toy_model
+from asking import ids_of
 from engine_harness import Driven
 from tiers import few
-from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
+from toy_model import FeedbackRunner, ToyModel, generate
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner import SamplingParams
@@ -22,20 +23,6 @@ from omni_torch.engine.scheduler import EngineScheduler
 MODEL = ToyModel()
 SAFE = frozenset({toy_model.POISON_TOKEN})
 Open = Callable[..., Driven]
-
-
-@pytest.fixture
-def engine() -> Iterator[Open]:
-    opened: list[Driven] = []
-
-    def start(**options: Any) -> Driven:
-        options = {"max_context": 512, "kv_blocks": 200, "block_size": 4, **options}
-        opened.append(Driven(EngineScheduler(ToyRunner(MODEL), **options)))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.close()
 
 
 @pytest.mark.parametrize("policy", [None, "omni_torch.vocoder.deadlines:Deadlines"])
@@ -54,8 +41,7 @@ def test_priorities_and_preemption_change_no_answer(engine: Open, seed: int, pol
     driven = engine(kv_blocks=20, max_running=3, chunk_size=8, max_batch_tokens=tokens, **order)
     for index, (prompt, sampling) in enumerate(jobs):
         driven.ask(str(index), prompt, sampling=sampling, priority=chance.choice([0, 2, -3]))
-    final = driven.collect(len(jobs))
-    assert [final[str(index)].data["ids"] for index in range(len(jobs))] == [generate(MODEL, *job) for job in jobs]
+    assert ids_of(driven.collect(len(jobs)), len(jobs)) == [generate(MODEL, *job) for job in jobs]
     assert driven.resting()
 
 

@@ -9,12 +9,12 @@ import gc
 import logging
 import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from asking import EXPECTED, PROMPTS, SAMPLINGS, feedback_alone
+from asking import EXPECTED, JOBS, PROMPTS, SAMPLINGS, feedback_alone, ids_together
 from attention_stand_in import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
 from eager_recorder import EagerRecorder
 from engine_harness import Driven
@@ -50,16 +50,8 @@ def engine(runner: ModelRunner | None = None, **options: Any) -> EngineScheduler
 
 
 @pytest.fixture
-def driven() -> Iterator[Callable[..., Driven]]:
-    opened = []
-
-    def start(runner: ModelRunner | None = None, **options: Any) -> Driven:
-        opened.append(Driven(engine(runner, **options)))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.close()
+def driven(drive: Callable[[EngineScheduler], Driven]) -> Callable[..., Driven]:
+    return lambda runner=None, **options: drive(engine(runner, **options))
 
 
 def test_the_row_counts_of_graphs() -> None:
@@ -82,10 +74,7 @@ def test_the_row_counts_of_graphs() -> None:
 )
 def test_replayed_results_equal_the_plain_loop(driven: Callable[..., Driven], options: dict[str, Any]) -> None:
     stage = driven(**options)
-    for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
-        stage.ask(str(index), prompt, sampling=sampling)
-    final = stage.collect(len(PROMPTS))
-    assert [final[str(index)].data["ids"] for index in range(len(PROMPTS))] == EXPECTED
+    assert ids_together(stage.scheduler, JOBS) == EXPECTED
     state = stage.statistics()
     assert 5 < state["graph_steps"] < state["steps"], "prompts are not replayed"
     assert stage.resting()
@@ -132,12 +121,8 @@ def test_fed_back_inputs_are_replayed_and_survive_preemption(driven: Callable[..
     sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
     prompts = [[n, n + 1, n + 2] for n in range(6)]
     stage = driven(FeedbackRunner(MODEL), kv_blocks=12, block_size=4)
-    for index, prompt in enumerate(prompts):
-        stage.ask(str(index), prompt, sampling=sampling)
-    final = stage.collect(6)
-    assert [final[str(i)].data["ids"] for i in range(6)] == [
-        feedback_alone(MODEL, prompt, sampling) for prompt in prompts
-    ]
+    expected = [feedback_alone(MODEL, prompt, sampling) for prompt in prompts]
+    assert ids_together(stage.scheduler, [(prompt, sampling) for prompt in prompts]) == expected
     state = stage.statistics()
     assert state["preemptions"] > 0
     assert state["graph_steps"] > 0
@@ -145,12 +130,8 @@ def test_fed_back_inputs_are_replayed_and_survive_preemption(driven: Callable[..
 
 def test_requests_longer_than_the_first_width(driven: Callable[..., Driven]) -> None:
     """Longer requests have wider graphs; a short one in the same batch gets the same result."""
-    prompts = [[1 + n % 80 for n in range(250)], [4, 8]]
-    stage = driven(kv_blocks=40)
-    for index, prompt in enumerate(prompts):
-        stage.ask(str(index), prompt, sampling=GREEDY)
-    final = stage.collect(2)
-    assert [final[str(index)].data["ids"] for index in range(2)] == [generate(MODEL, p, GREEDY) for p in prompts]
+    jobs = [([1 + n % 80 for n in range(250)], GREEDY), ([4, 8], GREEDY)]
+    assert ids_together(driven(kv_blocks=40).scheduler, jobs) == [generate(MODEL, *job) for job in jobs]
 
 
 @pytest.mark.parametrize("poison", ["emit", "result", "hook"])
@@ -401,10 +382,7 @@ def test_one_failure_ends_recording_for_good_and_changes_no_answer(
     Clumsy.recorded = 0
     stage = driven(ToyRunner(model), cuda_graphs=recorder)
     with caplog.at_level(logging.WARNING):
-        for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
-            stage.ask(str(index), prompt, sampling=sampling)
-        final = stage.collect(len(PROMPTS))
-    assert [final[str(index)].data["ids"] for index in range(len(PROMPTS))] == EXPECTED
+        assert ids_together(stage.scheduler, JOBS) == EXPECTED
     (warning,) = caplog.messages
     assert word in warning
     assert Clumsy.recorded == (2 if recorder is Clumsy else 0)
@@ -531,9 +509,6 @@ def test_a_gpu_answers_the_same_with_graphs(options: dict[str, Any], driven: Cal
         runner = ToyRunner(on(torch.device("cuda"), PlainModel()))
         runner.device = torch.device("cuda")
         stage = driven(runner, cuda_graphs=recorded, **options)
-        for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
-            stage.ask(str(index), prompt, sampling=sampling)
-        final = stage.collect(len(PROMPTS), 50.0)
-        answers.append([final[str(index)].data["ids"] for index in range(len(PROMPTS))])
+        answers.append(ids_together(stage.scheduler, JOBS, 50.0))
         assert (stage.statistics()["graph_steps"] > 5) == recorded
     assert answers[0] == answers[1]

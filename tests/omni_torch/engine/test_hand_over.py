@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,17 @@ SHORT, LONG = list(range(1, 12)), [each % 90 for each in range(3, 403)]  # in a 
 
 
 @pytest.fixture
-def engines() -> Iterator[Any]:
-    """Makes engines by the name of their stage; closed after the test."""
+def engines(engine: Callable[..., Driven]) -> Iterator[Any]:
+    """Makes engines by the name of their stage, which hold nothing after the test."""
     made: list[Driven] = []
 
     def make(stage: str, **options: Any) -> Driven:
-        given = {"max_context": 512, "kv_blocks": 200, "block_size": 4, **options}
-        made.append(Driven(EngineScheduler(create_runner(stage), **given)))
+        made.append(engine(create_runner(stage), **options))
         return made[-1]
 
     yield make
     for each in made:
         assert each.resting()
-        each.close()
 
 
 def put(engine: Driven, name: str, data: dict[str, Any]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import toy_model
+from asking import ids_together
 from engine_harness import Driven
 from tiers import few
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
@@ -33,20 +34,6 @@ MODEL = ToyModel()
 GREEDY = SamplingParams(max_new_tokens=12, suppressed_ids=frozenset({toy_model.POISON_TOKEN}))
 PLACEHOLDER = 95
 Open = Callable[..., Driven]
-
-
-@pytest.fixture
-def engine() -> Iterator[Open]:
-    opened: list[Driven] = []
-
-    def start(runner: Any = None, **options: Any) -> Driven:
-        options = {"max_context": 512, "kv_blocks": 200, "block_size": 4, **options}
-        opened.append(Driven(EngineScheduler(runner or ToyRunner(MODEL), **options)))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.close()
 
 
 class PictureRunner(ToyRunner):
@@ -135,10 +122,7 @@ def test_answers_are_equal_with_and_without_the_prefix_cache(engine: Open, seed:
         jobs.append((prompt, sampling))
     blocks = chance.choice([20, 24, 40])
     driven = engine(kv_blocks=blocks, chunk_size=chance.choice([3, 8, 64]), max_batch_tokens=chance.choice([8, 64]))
-    for index, (prompt, sampling) in enumerate(jobs):
-        driven.ask(str(index), prompt, sampling=sampling)
-    final = driven.collect(len(jobs))
-    assert [final[str(i)].data["ids"] for i in range(len(jobs))] == [generate(MODEL, *job) for job in jobs]
+    assert ids_together(driven.scheduler, jobs) == [generate(MODEL, *job) for job in jobs]
     assert driven.statistics()["reused_positions"] > 0
     assert driven.resting()
 
