@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from running import running
 from toy_model import FeedbackRunner, ToyModel, generate
 
 from omni_core.model_runner import SamplingParams
@@ -77,13 +77,8 @@ def resting(scheduler: EngineScheduler) -> bool:
 def feedback_alone(model: ToyModel, prompt: list[int], sampling: SamplingParams) -> list[int]:
     """The ids of a request whose outputs are fed back, alone in an engine of its own."""
     engine = EngineScheduler(FeedbackRunner(model), max_context=512, kv_blocks=200)
-    thread = threading.Thread(target=engine.start, daemon=True)
-    thread.start()
-    ask(engine, "r", prompt, sampling=sampling)
-    ids: list[int] = collect(engine, 1)["r"].data["ids"]
-    engine.stop()
-    thread.join(5)
-    return ids
+    with running(engine):
+        return ids_together(engine, [(prompt, sampling)])[0]
 
 
 MODEL = ToyModel()

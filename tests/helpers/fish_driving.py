@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from asking import collect
 from fish_cases import MAX_NEW_TOKENS, REFERENCE_TEXT, voices
+from running import running
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_core.stage.assembly import assemble
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs
@@ -57,19 +58,13 @@ def speak(scheduler: EngineScheduler, messages: list[IncomingMessage]) -> dict[s
     """Return every request's frames ``[n, codebooks]``, computed together. Ends the scheduler."""
     for message in messages:
         scheduler.inbox.put(message)
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
     frames: dict[str, list[np.ndarray]] = {message.request_id: [] for message in messages}
-    left = set(frames)
-    while left:
-        out = scheduler.outbox.get(30)
-        assert out is not None, f"no answer for {left}"
-        if out.type == "stream":
-            frames[out.request_id].append(out.data.numpy())
-        else:
-            left.discard(out.request_id)
-            if out.type == "error":
-                raise out.data
-    scheduler.stop()
-    thread.join(5)
+    streamed: list[OutgoingMessage] = []
+    with running(scheduler):
+        final = collect(scheduler, len(messages), 120.0, streamed)
+    for out in final.values():
+        if out.type == "error":
+            raise out.data
+    for out in streamed:
+        frames[out.request_id].append(out.data.numpy())
     return {name: np.stack(each) if each else np.empty((0, 0)) for name, each in frames.items()}

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 from attrs import evolve
 from PIL import Image
+from running import running
 
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -282,19 +283,13 @@ def test_a_text_overtakes_the_decoding_of_images(tiny: dict[str, Path], monkeypa
 
     monkeypatch.setattr(preprocessing, "load_image", slow)
     scheduler = preprocessing.create_preprocessing(str(tiny["a"]))
-    thread = threading.Thread(target=scheduler.start)
-    thread.start()
-    try:
+    with running(scheduler):
         for name, parts in (("image", [part("image", png(8, 8))]), ("text", [])):
             scheduler.inbox.put(IncomingMessage(name, "new_request", evolve(payload(*parts), request_id=name)))
             assert name == "text" or begun.wait(20)
         first = scheduler.outbox.get(20)
         release.set()
         second = scheduler.outbox.get(20)
-    finally:
-        release.set()
-        scheduler.stop()
-        thread.join(20)
     assert first is not None
     assert second is not None
     assert [(each.request_id, each.type) for each in (first, second)] == [("text", "result"), ("image", "result")]

@@ -17,6 +17,7 @@ import pytest
 import torch
 import toy_model
 from asking import JOBS, PROMPTS, SAMPLINGS, ask, collect, feedback_alone, ids_of, ids_together
+from running import running
 from sglang_toy import MODEL
 from tiers import few
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
@@ -124,16 +125,9 @@ def test_results_equal_the_engines(sglang: Open) -> None:
         for _ in range(12)
     ]
     engine = EngineScheduler(ToyRunner(MODEL), max_context=512, kv_blocks=200)
-    thread = threading.Thread(target=engine.start, daemon=True)
-    thread.start()
-    scheduler = sglang(chunk_size=32)
-    for index, (prompt, sampling) in enumerate(jobs):
-        ask(engine, str(index), prompt, sampling=sampling)
-        ask(scheduler, str(index), prompt, sampling=sampling)
-    theirs, ours = collect(scheduler, len(jobs)), collect(engine, len(jobs))
-    engine.stop()
-    thread.join(5)
-    assert ids_of(theirs, len(jobs)) == ids_of(ours, len(jobs))
+    with running(engine):
+        ours = ids_together(engine, jobs)
+    assert ids_together(sglang(chunk_size=32), jobs) == ours
 
 
 def test_streamed_tokens_are_the_result(sglang: Open) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+from running import running
 from stepping import Count, Counting
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -65,22 +65,19 @@ def test_a_request_that_is_paused_is_left_out_of_the_steps() -> None:
         scheduler.inbox.put(IncomingMessage(name, "new_request", StagePayload(name, OmniRequest(), {"goal": 20})))
     scheduler.turn()
     scheduler.pause("slow", True)
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
-    while (message := scheduler.outbox.get(5)) is not None and message.type != "result":
-        continue
-    assert message is not None
-    assert message.request_id == "other"
-    while scheduler.inbox.read_at < float("inf"):  # it sleeps: nothing can be computed
-        time.sleep(0.001)
-    assert scheduler.statistics()["running"] == 1
-    scheduler.pause("slow", False)
-    while (message := scheduler.outbox.get(5)) is not None and message.type != "result":
-        continue
-    assert message is not None
-    assert message.data == {"number": 20, "value": 2**20 - 1}
-    scheduler.stop()
-    thread.join(5)
+    with running(scheduler):
+        while (message := scheduler.outbox.get(5)) is not None and message.type != "result":
+            continue
+        assert message is not None
+        assert message.request_id == "other"
+        while scheduler.inbox.read_at < float("inf"):  # it sleeps: nothing can be computed
+            time.sleep(0.001)
+        assert scheduler.statistics()["running"] == 1
+        scheduler.pause("slow", False)
+        while (message := scheduler.outbox.get(5)) is not None and message.type != "result":
+            continue
+        assert message is not None
+        assert message.data == {"number": 20, "value": 2**20 - 1}
 
 
 class Exits:

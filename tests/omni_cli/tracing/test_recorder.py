@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
+
+from running import running
 
 from omni_cli.tracing.recorder import Recorder
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -32,12 +33,9 @@ def test_a_turn_begins_when_the_message_that_it_waited_for_has_come() -> None:
     recorder = Recorder("process")
     scheduler = SimpleScheduler(lambda payload: payload.data)
     recorder.attach("a", scheduler.inbox, scheduler)
-    thread = threading.Thread(target=scheduler.start)
-    thread.start()
-    time.sleep(0.05)
-    put = time.monotonic_ns() / 1e3
-    scheduler.inbox.put(IncomingMessage("x", "new_request", StagePayload("x", OmniRequest(), 1)))
-    scheduler.stop()
-    thread.join()
+    with running(scheduler):
+        time.sleep(0.05)
+        put = time.monotonic_ns() / 1e3
+        scheduler.inbox.put(IncomingMessage("x", "new_request", StagePayload("x", OmniRequest(), 1)))
     [turn] = [event for event in recorder.finish() if event.get("cat") == "turn"]
     assert turn["ts"] >= put

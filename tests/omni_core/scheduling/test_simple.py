@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from running import running
 
 from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -163,17 +162,6 @@ def test_a_factory_may_return_a_batch_function() -> None:
     assert [each.data for each in served(scheduler, message("a", 1), message("b", 2))] == [3, 6]
 
 
-@contextmanager
-def running(scheduler: SimpleScheduler) -> Iterator[None]:
-    thread = threading.Thread(target=scheduler.start)
-    thread.start()
-    try:
-        yield
-    finally:
-        scheduler.stop()
-        thread.join(10)
-
-
 def test_a_batch_is_waited_for_until_it_is_full() -> None:
     scheduler = SimpleScheduler.of_batches(double, 3, 30.0)
     with running(scheduler):
@@ -224,21 +212,17 @@ def endless(payload: StagePayload) -> Iterator[int]:
 @pytest.mark.parametrize("ends", ["resumed", "aborted"])
 def test_a_generator_that_is_paused_waits_and_computes_nothing(ends: str) -> None:
     scheduler = SimpleScheduler(endless)
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
-    scheduler.inbox.put(message("r"))
-    scheduler.outbox.get()
-    scheduler.pause("r", True)
-    count = -1
-    while count != len(scheduler.outbox):  # the value that it was asked for may come still
-        count = len(scheduler.outbox)
-        time.sleep(0.02)
-    assert scheduler.running_computes() == {}
-    scheduler.outbox.drain()
-    if ends == "resumed":
-        scheduler.pause("r", False)
-        assert scheduler.outbox.get(5) is not None
-    scheduler.abort("r")
-    scheduler.stop()
-    thread.join(5)
-    assert not thread.is_alive()
+    with running(scheduler):
+        scheduler.inbox.put(message("r"))
+        scheduler.outbox.get()
+        scheduler.pause("r", True)
+        count = -1
+        while count != len(scheduler.outbox):  # the value that it was asked for may come still
+            count = len(scheduler.outbox)
+            time.sleep(0.02)
+        assert scheduler.running_computes() == {}
+        scheduler.outbox.drain()
+        if ends == "resumed":
+            scheduler.pause("r", False)
+            assert scheduler.outbox.get(5) is not None
+        scheduler.abort("r")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
+from asking import collect
+from running import running
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.model_runner import ARRequest, ModelRunner, SamplingParams
@@ -51,18 +52,10 @@ def run(
     scheduler = EngineScheduler(runner, **{"max_context": 512, "kv_blocks": 200, **options})
     for name, data in requests.items():
         scheduler.inbox.put(IncomingMessage(name, "new_request", data))
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
-    answers: dict[str, Any] = {}
-    while len(answers) < len(requests):
-        message = scheduler.outbox.get(20)
-        assert message is not None, f"only {sorted(answers)} finished"
-        assert message.type != "error", message.data
-        if message.type != "stream":
-            answers[message.request_id] = message.data
-    scheduler.stop()
-    thread.join(5)
-    return answers, scheduler
+    with running(scheduler):
+        final = collect(scheduler, len(requests))
+    assert all(message.type == "result" for message in final.values()), final
+    return {name: message.data for name, message in final.items()}, scheduler
 
 
 @pytest.mark.parametrize(
