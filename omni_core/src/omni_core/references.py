@@ -57,7 +57,9 @@ def exports(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         if name not in home_of:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}{did_you_mean(name, home_of)}")
+            # Python asks for `__path__` at each import from a module.
+            nearest = "" if name.startswith("__") else did_you_mean(name, home_of)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{nearest}")
         value = getattr(importlib.import_module(home_of[name]), name)
         setattr(sys.modules[module], name, value)
         return value
