@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         checked,
         transcription_parameters,
     )
-    from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Need
+    from omni_core.machines import Grant, Launcher, LauncherOptions, LocalMachine, Need, RunMachine
     from omni_core.model_runner import (
         ARModel,
         ARRequest,
@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         SamplingParams,
     )
     from omni_core.plugins import PluginRegistry, load_plugins
+    from omni_core.processes.process import SupervisedProcess
     from omni_core.protocol.messages import OmniRequest, StagePayload
     from omni_core.protocol.outputs import (
         AudioChunk,
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
         TranscriptChunk,
         Word,
     )
+    from omni_core.protocol.specs import ProcessSpec
     from omni_core.protocol.tensors import Buffer, address_of, as_tensor, copy, flat, wait_for_device
     from omni_core.references import exports, imported, load
     from omni_core.relay.base import Relay, RelayOperation, RelayOptions
@@ -145,7 +147,7 @@ __all__ = [
     "Relay", "RelayOperation", "RelayOptions", "kept_up", "watched", "Buffer", "address_of", "as_tensor", "copy",
     "flat", "wait_for_device",
     # Launchers: machines for processes
-    "Grant", "Launcher", "LauncherOptions", "LocalMachine", "Need",
+    "Grant", "Launcher", "LauncherOptions", "LocalMachine", "Need", "ProcessSpec", "RunMachine", "SupervisedProcess",
     # Media: what a reader of requests' files is given
     "KINDS", "MediaPolicy", "Recording",
     # The Python client
@@ -177,16 +179,18 @@ _HOMES = {
         "SEED SPEECH TEXT TRANSCRIPTION VOCODER VOICE Interface Parameter ParameterGroup checked "
         "transcription_parameters"
     ),
-    "omni_core.machines": "Grant Launcher LauncherOptions LocalMachine Need",
+    "omni_core.machines": "Grant Launcher LauncherOptions LocalMachine Need RunMachine",
     "omni_core.model_runner": (
         "ARModel ARRequest CacheAttention ContentSpan DecodeCache FeedbackStrategy FinishReason Forward "
         "ForwardBatch ForwardOutput KVLayout ModelRunner PagedAttention RandomStream SamplingParams"
     ),
     "omni_core.plugins": "PluginRegistry load_plugins",
+    "omni_core.processes.process": "SupervisedProcess",
     "omni_core.protocol.messages": "OmniRequest StagePayload",
     "omni_core.protocol.outputs": (
         "AudioChunk AudioResult ImageChunk ImageResult Segment TextChunk TextResult Transcript TranscriptChunk Word"
     ),
+    "omni_core.protocol.specs": "ProcessSpec",
     "omni_core.protocol.tensors": "Buffer address_of as_tensor copy flat wait_for_device",
     "omni_core.references": "exports imported load",
     "omni_core.relay.base": "Relay RelayOperation RelayOptions",

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from omni_core.launch.relay_plan import relay_reference
     from omni_core.launch.running import Running
     from omni_core.launch.units import Units
-    from omni_core.machines import Placing, RunMachine, endpoint_of, needs
+    from omni_core.machines import Placing, endpoint_of, needs
     from omni_core.machines.placing import coordinator_address
     from omni_core.machines.selection import launcher_reference
     from omni_core.observe.recording import Flow, ProfileSummary, Profiling, Recorder, StageRecorder
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from omni_core.processes.process import (
         Launch,
         StageProcess,
-        SupervisedProcess,
         interpreter,
         wait_for,
         with_defaults,
@@ -105,7 +104,7 @@ if TYPE_CHECKING:
     )
     from omni_core.protocol.process_messages import PeerJoinedMessage, PeerLeftMessage, ReadyMessage, ShutdownMessage
     from omni_core.protocol.registry import message, register
-    from omni_core.protocol.specs import KernelSpec, NetworkSpec, ProcessSpec, RelaySpec, StageSpec, UnitSpec
+    from omni_core.protocol.specs import KernelSpec, NetworkSpec, RelaySpec, StageSpec, UnitSpec
     from omni_core.protocol.tensors import load_libraries
     from omni_core.references import find_module, normalize, reference_problem
     from omni_core.services import ADMISSION, IMPORTS
@@ -136,7 +135,7 @@ __all__ = [
     "decode", "encode", "encode_split", "CompleteMessage", "PeerJoinedMessage", "PeerLeftMessage", "ProfileDone",
     "ProfileMessage", "ProfileReport", "ProfileRequest", "ReadyMessage", "ShutdownMessage", "StageSpan",
     "StatusReport", "StatusRequest", "SubmitMessage", "Change", "OperationCancel", "OperationDone", "OperationRequest",
-    "OperationStep", "message", "register", "KernelSpec", "NetworkSpec", "ProcessSpec", "RelaySpec", "StageSpec",
+    "OperationStep", "message", "register", "KernelSpec", "NetworkSpec", "RelaySpec", "StageSpec",
     "UnitSpec", "load_libraries",
     # Connections between processes
     "Sparing", "parse_frame", "Tasks", "Network", "OnFrame", "ControlPlane",
@@ -147,11 +146,11 @@ __all__ = [
     "BATCHING_ARGUMENTS", "CONTEXT_ARGUMENTS", "Outbound", "StageThread",
     # Processes: how they are started, watched and ended
     "UnitState", "REPORT_SECONDS", "concerns", "MARK_ROOM", "run_stage_process", "die_with_parent", "Launch",
-    "StageProcess", "SupervisedProcess", "interpreter", "wait_for", "with_defaults", "DirectoryCleaner", "run_directory",
+    "StageProcess", "interpreter", "wait_for", "with_defaults", "DirectoryCleaner", "run_directory",
     "temporary_directory", "Role", "Supervisor", "Worker",
     # Machines and a running pipeline
     "Answers", "PreparedPipeline", "prepare", "replicated_group", "relay_reference", "Running", "Units", "Placing",
-    "RunMachine", "endpoint_of", "needs", "coordinator_address", "launcher_reference",
+    "endpoint_of", "needs", "coordinator_address", "launcher_reference",
     # Recordings and traces
     "Flow", "ProfileSummary", "Profiling", "Recorder", "StageRecorder", "TRACEPARENT",
 ]  # fmt: skip
@@ -197,7 +196,7 @@ _HOMES = {
     "omni_core.launch.relay_plan": "relay_reference",
     "omni_core.launch.running": "Running",
     "omni_core.launch.units": "Units",
-    "omni_core.machines": "Placing RunMachine endpoint_of needs",
+    "omni_core.machines": "Placing endpoint_of needs",
     "omni_core.machines.placing": "coordinator_address",
     "omni_core.machines.selection": "launcher_reference",
     "omni_core.observe.recording": "Flow ProfileSummary Profiling Recorder StageRecorder",
@@ -211,7 +210,7 @@ _HOMES = {
     "omni_core.processes.family": "MARK_ROOM",
     "omni_core.processes.main": "run_stage_process",
     "omni_core.processes.parent": "die_with_parent",
-    "omni_core.processes.process": "Launch StageProcess SupervisedProcess interpreter wait_for with_defaults",
+    "omni_core.processes.process": "Launch StageProcess interpreter wait_for with_defaults",
     "omni_core.processes.run_directory": "DirectoryCleaner run_directory temporary_directory",
     "omni_core.processes.supervisor": "Role Supervisor",
     "omni_core.processes.worker": "Worker",
@@ -223,7 +222,7 @@ _HOMES = {
     "omni_core.protocol.operation_messages": "Change OperationCancel OperationDone OperationRequest OperationStep",
     "omni_core.protocol.process_messages": "PeerJoinedMessage PeerLeftMessage ReadyMessage ShutdownMessage",
     "omni_core.protocol.registry": "message register",
-    "omni_core.protocol.specs": "KernelSpec NetworkSpec ProcessSpec RelaySpec StageSpec UnitSpec",
+    "omni_core.protocol.specs": "KernelSpec NetworkSpec RelaySpec StageSpec UnitSpec",
     "omni_core.protocol.tensors": "load_libraries",
     "omni_core.references": "find_module normalize reference_problem",
     "omni_core.services": "ADMISSION IMPORTS",

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from omni_core.api import Launcher, Need, OmniRequest, StagePayload
+from omni_core.api import Launcher, Need, OmniRequest, ProcessSpec, StagePayload, SupervisedProcess
 from omni_core.runtime_api import (
     CompleteMessage,
     ControlPlane,
     Placing,
-    ProcessSpec,
     ReadyMessage,
     StageSpec,
     SubmitMessage,
-    SupervisedProcess,
     UnitSpec,
     coordinator_address,
     decode,

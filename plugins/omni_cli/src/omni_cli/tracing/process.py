@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omni_cli.tracing.recorder import DeviceRecorder, Recorder
-from omni_core.api import load
-from omni_core.runtime_api import Outbound, ProcessSpec, ProfileMessage, ProfileReport, StageThread, Tasks
+from omni_core.api import ProcessSpec, load
+from omni_core.runtime_api import Outbound, ProfileMessage, ProfileReport, StageThread, Tasks
 
 TORCH_RECORDER = "omni_cli.tracing.torch_profiler:TorchRecorder"
 """The :class:`DeviceRecorder` of processes that compute with torch."""

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from omni_cli.tracing.recorder import ProfilePart, Recorder, clock_ahead, merge
-from omni_core.api import ConfigError, OmniError, PipelineConfig, did_you_mean
+from omni_core.api import ConfigError, OmniError, PipelineConfig, ProcessSpec, did_you_mean
 from omni_core.runtime_api import (
     Answers,
     ControlPlane,
     Coordinator,
-    ProcessSpec,
     ProfileMessage,
     ProfileReport,
     ProfileSummary,

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from omni_core.api import StartupError
-from omni_core.runtime_api import ControlPlane, ProcessSpec, RunMachine, Sparing, SupervisedProcess, encode
+from omni_core.api import ProcessSpec, RunMachine, StartupError, SupervisedProcess
+from omni_core.runtime_api import ControlPlane, Sparing, encode
 from omni_launchers.hosts import messages
 from omni_launchers.hosts.curve import SILENCE_SECONDS
 

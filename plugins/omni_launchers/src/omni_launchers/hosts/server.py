@@ -14,13 +14,12 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.api import ConfigError, LocalMachine, StartupError
+from omni_core.api import ConfigError, LocalMachine, StartupError, SupervisedProcess
 from omni_core.runtime_api import (
     ControlPlane,
     DirectoryCleaner,
     Sparing,
     StageProcess,
-    SupervisedProcess,
     Tasks,
     decode,
     run_directory,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from omni_core.api import ConfigError, Grant, Launcher, LauncherOptions, LocalMachine, Need, StartupError
-from omni_core.runtime_api import ControlPlane, RunMachine
+from omni_core.api import ConfigError, Grant, Launcher, LauncherOptions, LocalMachine, Need, RunMachine, StartupError
+from omni_core.runtime_api import ControlPlane
 from omni_launchers.hosts import messages, versions
 from omni_launchers.hosts.curve import CurveKeys, CurveNetwork, open_listener, spec_of
 from omni_launchers.hosts.host import FIRST_PAUSE, LONGEST_PAUSE, Host

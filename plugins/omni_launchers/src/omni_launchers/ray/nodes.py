@@ -6,8 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from omni_core.api import watched
-from omni_core.runtime_api import RunMachine
+from omni_core.api import RunMachine, watched
 from omni_launchers.hosts.curve import CurveKeys
 from omni_launchers.hosts.host import Host
 

@@ -8,11 +8,12 @@ from omni_core.api import (
     InvalidRequestError,
     OmniError,
     OverloadedError,
+    ProcessSpec,
     RequestAbortedError,
     RequestFailedError,
     RequestTimeoutError,
 )
-from omni_core.runtime_api import ANSWER_SECONDS, ProcessSpec, StreamEvent
+from omni_core.runtime_api import ANSWER_SECONDS, StreamEvent
 
 if TYPE_CHECKING:
     from omni_testing.world.simulation import Client, World

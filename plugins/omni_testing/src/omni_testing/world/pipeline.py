@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.runtime_api import ProcessSpec, RelaySpec, StageSpec, UnitSpec
+from omni_core.api import ProcessSpec
+from omni_core.runtime_api import RelaySpec, StageSpec, UnitSpec
 from omni_testing.world.stages import NAMES, Plan
 
 _HERE = "omni_testing.world.stages"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from omni_core.runtime_api import ProcessSpec, SupervisedProcess, Worker
+from omni_core.api import ProcessSpec, SupervisedProcess
+from omni_core.runtime_api import Worker
 from omni_testing.world.clock import Loop
 from omni_testing.world.plane import End
 

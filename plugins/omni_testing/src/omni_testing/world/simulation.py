@@ -12,17 +12,15 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.api import InvalidRequestError, OmniError, OmniRequest, RestartConfig
+from omni_core.api import InvalidRequestError, OmniError, OmniRequest, ProcessSpec, RestartConfig, SupervisedProcess
 from omni_core.runtime_api import (
     REPORT_SECONDS,
     Coordinator,
     Launch,
     Load,
-    ProcessSpec,
     ReplicaChoice,
     ReplicatedGroup,
     RequestMachine,
-    SupervisedProcess,
     Supervisor,
     Units,
     UnitSpec,

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
-from omni_core.runtime_api import MARK_ROOM, ProcessSpec, interpreter, wait_for, with_defaults
+from omni_core.api import ProcessSpec
+from omni_core.runtime_api import MARK_ROOM, interpreter, wait_for, with_defaults
 from omni_torch.processes.forks.sources import preload_of
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from omni_core.runtime_api import ProcessSpec, find_module
+from omni_core.api import ProcessSpec
+from omni_core.runtime_api import find_module
 
 
 def preload_of(spec: ProcessSpec) -> list[str]:
