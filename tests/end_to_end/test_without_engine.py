@@ -60,8 +60,8 @@ def test_results_are_equal_on_another_scheduler(model: Path) -> None:
     assert one["samples"] == pytest.approx(two["samples"], abs=1e-4)
 
 
-def test_without_any_scheduler_the_error_says_what_to_install(model: Path) -> None:
+def test_without_any_scheduler_the_error_says_which_plugin_is_disabled(model: Path) -> None:
     failed = run(model, OMNI_DISABLE_PLUGINS="torch,sglang")
     assert failed.returncode != 0
     assert "stages[thinker].scheduler: no scheduler that can drive" in failed.stderr
-    assert "pip install omni-torch" in failed.stderr
+    assert "plugin 'torch' of omni-torch 0.1.0, which is disabled: OMNI_DISABLE_PLUGINS names it" in failed.stderr
