@@ -157,6 +157,7 @@ def add_full(name: str, doc: str, *paths: str) -> None:
             get = "timeout 60 apt-get update -qq; timeout 120 apt-get install -qq --yes openssh-server openssh-client"
             session.run("sh", "-c", get, external=True, success_codes=range(256), silent=True)
         environment = {"OMNI_EXAMPLES": "thorough", **install_all(session)}
+        session.install(*CONSTRAINTS, "matplotlib")  # It draws the report of the demo's training.
         pytest(session, *paths, *TWO, marked="full or hypothesis", **environment)
 
     run.__doc__ = doc
