@@ -275,4 +275,5 @@ IMPORTS: SlotName = "imports"
 """One for each pipeline, by its name: where keys of other systems' deploy files go, as a mapping. By the key, the path that it sets here
 (``{"codec_chunk_frames": "code2wav.factory_args.chunk"}``), or a sentence that says why there is none. ``"KEY: VALUE"`` (``*``: any
 value): why that is the case here anyway. ``pipeline``: the names of this pipeline there, with spaces between them.
+``stages.NAME``: our stage for one of theirs, or several with ``+`` between them.
 """

@@ -23,12 +23,12 @@ def registry() -> PluginRegistry:
 
 @pytest.fixture
 def vllm(tmp_path: Path, registry: PluginRegistry) -> Callable[..., Report]:
-    """Convert ``speaker.yaml`` with this text, beside further files by name."""
+    """Convert ``speaker.yaml``, or another name, with this text, beside further files by name."""
 
-    def convert(text: str, files: dict[str, str] | None = None, **options: Any) -> Report:
-        for name, content in {**(files or {}), "speaker.yaml": text}.items():
-            (tmp_path / name).write_text(content)
-        return from_vllm(tmp_path / "speaker.yaml", registry, **options)
+    def convert(text: str, files: dict[str, str] | None = None, name: str = "speaker.yaml", **options: Any) -> Report:
+        for each, content in {**(files or {}), name: text}.items():
+            (tmp_path / each).write_text(content)
+        return from_vllm(tmp_path / name, registry, **options)
 
     return convert
 

@@ -65,10 +65,10 @@ def test_a_declaration_is_sorted_by_what_it_says() -> None:
 
 def test_stages_by_number_and_what_they_take() -> None:
     target = resolve(component(), None, example_pipeline.registry())
-    assert target.stages == ["reader", "talker", "sound"]
+    assert target.stages == [("reader",), ("talker",), ("sound",)]
     assert target.parameters("sound") == {"model_path": None, "chunk": "20", "max_running": "None"}
-    assert target.reaches("reader", "talker")
-    assert not target.reaches("reader", "sound")
+    assert target.reaches(("reader",), ("talker",))
+    assert not target.reaches(("reader",), ("sound",))
     group = target.group("talker")
     assert group is not None
     assert group.name == "talker"

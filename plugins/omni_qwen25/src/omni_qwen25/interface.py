@@ -21,6 +21,11 @@ OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in 
 }
 """Options of both pipelines, each with the line that ``omni pipelines`` prints."""
 
+IMPORTS = {"stages.code2wav": "code2mel+mel2wav"}
+"""The places here of keys in other systems' deploy files; see :data:`omni_core.services.IMPORTS`."""
+
+TEXT_IMPORTS = {"pipeline": "qwen2_5_omni_thinker_only"}
+
 TALKER_DEFAULTS = {"temperature": 0.9, "top_k": 40, "top_p": 0.8, "repetition_penalty": 1.05, "max_new_tokens": 4096}
 """The reference's generation defaults for the talker."""
 

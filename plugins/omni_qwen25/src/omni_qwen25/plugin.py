@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.api import Component, PipelineComponent, hookimpl
+from omni_core.api import Component, PipelineComponent, ServiceComponent, hookimpl
 from omni_qwen25.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
 _SUITES = "omni_testing.ours.qwen25"
@@ -63,4 +63,13 @@ def omni_feedback_strategies() -> list[Component]:
             "the last code plus the next row of text",
             conformance=f"{_SUITES}:TalkerFeedbackConformance",
         )
+    ]
+
+
+@hookimpl
+def omni_services() -> list[ServiceComponent]:
+    about = "keys of other systems' deploy files"
+    return [
+        ServiceComponent("qwen25", "omni_qwen25.interface:IMPORTS", about, slot="imports"),
+        ServiceComponent("qwen25-text", "omni_qwen25.interface:TEXT_IMPORTS", about, slot="imports"),
     ]

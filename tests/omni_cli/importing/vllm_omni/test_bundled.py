@@ -31,6 +31,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni
 PREFIX = "vllm_omni/deploy/"
 
 OURS = {
+    "qwen2_5_omni": "qwen25",
     "fish_qwen3_omni": "fish-s2",
     "fish_qwen3_omni_2gpu": "fish-s2",
     "fish_qwen3_omni_high_concurrency_dual_gpu": "fish-s2",

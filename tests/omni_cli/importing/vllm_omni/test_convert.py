@@ -363,6 +363,9 @@ def test_the_pipeline_of_a_file(vllm: Convert, registry: Any) -> None:
     unknown = vllm(f"pipeline: speaker_txt\n{text}")
     assert unknown.counts == {"taken": 0, "noted": 0, "refused": 3}
     assert "did you mean 'speaker_text'" in outcome(unknown, "pipeline").text
+    assert [line for line in unknown.lines() if "needs a pipeline" in line] == [], "the title says it once"
+    by_model = vllm("stages: [{stage_id: 0, model_arch: SpeakerModel}]", name="mine.yaml")
+    assert by_model.title == "speaker"
 
 
 def test_a_model_is_written(vllm: Convert) -> None:

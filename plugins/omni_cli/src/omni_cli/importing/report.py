@@ -13,6 +13,9 @@ from omni_cli.importing.document import Leaf
 
 TAKEN, NOTED, REFUSED = "taken", "noted", "refused"
 
+NO_PIPELINE = "needs a pipeline: install or write one that serves this model, or give --pipeline NAME"
+"""The text of keys that are refused for this alone; the report's title says it once for all."""
+
 Path = tuple[str, ...]
 """A place in the output: ``("stages", "thinker", "gpu")``."""
 
@@ -109,6 +112,8 @@ class Report:
         yield f"{len(self.entries)} keys: {taken}, {counts[NOTED]} noted, {counts[REFUSED]} refused"
         for kind in (REFUSED, NOTED):
             for entry in self.of(kind):
+                if entry.outcome.text == NO_PIPELINE:
+                    continue
                 yield f"{kind:7}  {entry.leaf.where}  {entry.leaf.name}: {shown(entry.leaf.value)}  {entry.outcome.text}"
 
     def as_json(self) -> str:

@@ -40,7 +40,8 @@ class Declaration:
 
     Attributes:
         names: the foreign names of this pipeline (``pipeline``: names with spaces between them), beside its ``architectures``.
-        paths: by foreign key, the field here: ``codec_chunk_frames`` is ``code2wav.factory_args.chunk``.
+        paths: by foreign key, the field here: ``codec_chunk_frames`` is ``code2wav.factory_args.chunk``; ``stages.NAME`` is our
+            stage, or several with ``+`` between them.
         holds: by foreign key and value (``codec_streaming: true``, or ``*`` for any), why this is the case here anyway.
         notes: by foreign key, why it has no counterpart: what is declared for it is a sentence, not a path.
     """
@@ -97,24 +98,32 @@ class Target:
         return [stage.name for stage in self.config.stages]
 
     @cached_property
-    def stages(self) -> list[str]:
-        """Our stages by number."""
-        return list(dict.fromkeys(self.interface.roles.values())) or self.all_stages
+    def stages(self) -> list[tuple[str, ...]]:
+        """Our stages by the number of theirs, which may be several of ours."""
+        names = list(dict.fromkeys(self.interface.roles.values())) or self.all_stages
+        joined = [tuple(path.split("+")) for path in self.declaration.paths.values() if "+" in path]
+        return list(dict.fromkeys(next((each for each in joined if name in each), (name,)) for name in names))
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """Our stages as text, by the number of theirs."""
+        return {str(number): " + ".join(names) for number, names in enumerate(self.stages)}
 
     def group(self, stage: str) -> ParameterGroup | None:
         """Return the group of request parameters that a stage reads."""
         roles = {role for role, name in self.interface.roles.items() if name == stage}
         return next((group for group in self.interface.groups if group.role in roles), None)
 
-    def reaches(self, source: str, target: str) -> bool:
-        """Return whether results or streams of one stage get to another, maybe through further stages that have no number."""
-        frontier, seen = [source], {source}
+    def reaches(self, sources: tuple[str, ...], targets: tuple[str, ...]) -> bool:
+        """Return whether results or streams of one of theirs get to another, maybe through further stages that have no number."""
+        frontier, seen = [*sources], {*sources}
+        numbered = {name for group in self.stages for name in group}
         while frontier:
             stage = self.config.stage(frontier.pop())
             for name in (*stage.next_stages, *stage.stream_to):
-                if name == target:
+                if name in targets:
                     return True
-                if name not in seen and name not in self.stages:
+                if name not in seen and name not in numbered:
                     seen.add(name)
                     frontier.append(name)
         return False

@@ -11,7 +11,7 @@ from attrs import frozen
 from omni_cli.importing import values
 from omni_cli.importing.document import Leaf, read
 from omni_cli.importing.output import document, settle
-from omni_cli.importing.report import Outcome, Report, holds, note, refuse, take
+from omni_cli.importing.report import NO_PIPELINE, Outcome, Report, holds, note, refuse, take
 from omni_cli.importing.sglang_omni import keys
 from omni_cli.importing.target import Target, find, known_names, resolve
 from omni_core.api import PluginRegistry, did_you_mean
@@ -34,10 +34,9 @@ def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None
     )
     if component is None:
         known = ", ".join(known_names(registry)) or "none"
-        advice = "needs a pipeline: install or write one that serves this model, or give --pipeline NAME"
         return Report(
             f"the file does not say which installed pipeline it is for (config_cls; known: {known}); give --pipeline NAME",
-            entries=settle((leaf, refuse(advice)) for leaf in leaves),
+            entries=settle((leaf, refuse(NO_PIPELINE)) for leaf in leaves),
         )
     conversion = _Conversion(leaves, resolve(component, model, registry), model)
     entries = settle((leaf, conversion.outcome(leaf)) for leaf in leaves)
@@ -185,12 +184,20 @@ class _Conversion:
         else:
             mapped = [self.mapped(str(each)) for each in given] if isinstance(given, list) else []
             same = sorted(map(str, mapped)) == sorted(wanted or [])
+            if key == "stream_to" and not same and set(mapped) < set(wanted):
+                return self._streams_more(stage, [each for each in wanted if each not in mapped])
         if same:
             return holds("the pipeline's own topology")
         return refuse(
             f"in {self.target.name} it is {json.dumps(wanted)}; a pipeline of another topology is a plugin of its own "
             "(docs/first-pipeline.md)"
         )
+
+    def _streams_more(self, stage: str, others: list[str]) -> Outcome:
+        """Ours streams to further stages: that is our own matter where other systems do not number them."""
+        text = f"{stage} streams to {', '.join(others)} too; results are the same"
+        numbered = {name for group in self.target.stages for name in group}
+        return note(text) if numbered & set(others) else holds(text)
 
     def _of_process(self, leaf: Leaf) -> Outcome:
         """``processes.NAME.num_replicas``: of every stage of that process."""

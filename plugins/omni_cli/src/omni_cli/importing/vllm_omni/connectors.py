@@ -90,11 +90,15 @@ def edge_end(place: Place) -> Outcome:
         return refuse(f"no connector is called {name!r}{did_you_mean(name, known)}; vllm-omni would use shared memory")
     other = int(match[1])
     source, target = (other, place.number) if wanted == "from_stage_" else (place.number, other)
-    sender, receiver = context.stage(source), context.stage(target)
-    if sender is None or receiver is None:
+    senders, receivers = context.stages(source), context.stages(target)
+    if not senders or not receivers:
         return refuse(f"there is no stage {other} here{_numbers(context.target)}")
-    if not context.target.reaches(sender, receiver):
-        return refuse(f"in {context.target.name}, {sender} sends nothing to {receiver}; the topology is the pipeline's")
+    sender = next((each for each in senders if context.target.reaches((each,), receivers)), None)
+    receiver = receivers[0]
+    if sender is None:
+        return refuse(
+            f"in {context.target.name}, {senders[-1]} sends nothing to {receiver}; the topology is the pipeline's"
+        )
     others = _relays_of(context, source) - {name}
     if others:
         return refuse(
@@ -205,4 +209,4 @@ def _relays_of(context: Context, source: int) -> set[str]:
 
 
 def _numbers(target: Target) -> str:
-    return f"; there are: {json.dumps(dict(enumerate(target.stages)))}"
+    return f"; there are: {json.dumps(target.numbers)}"

@@ -19,9 +19,10 @@ class Context:
     target: Target
     settings: Mapping[tuple[Any, ...], Setting]
 
-    def stage(self, number: int) -> str | None:
-        """Return our stage for a stage_id."""
-        return self.target.stages[number] if number < len(self.target.stages) else None
+    def stages(self, number: Any) -> tuple[str, ...]:
+        """Return our stages for a stage_id; none if there is no such stage."""
+        known = self.target.stages
+        return known[number] if type(number) is int and 0 <= number < len(known) else ()
 
     def value(self, number: int, platform: str | None, key: str, default: Any = None) -> Any:
         """Return the value of a stage's key that is in effect on a platform: its own, the stage's, the file's."""
@@ -54,7 +55,7 @@ class Context:
 
 @frozen
 class Place:
-    """A key as a rule sees it: with its stage here, its value, and where it would be written."""
+    """A key as a rule sees it: with a stage here, its value, and where it would be written."""
 
     context: Context
     setting: Setting
@@ -65,6 +66,16 @@ class Place:
     @property
     def value(self) -> Any:
         return self.setting.value
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """All our stages that theirs is."""
+        return self.context.stages(self.number)
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Our stages for the one before theirs."""
+        return self.context.stages(self.number - 1)
 
     def effective(self, key: str, default: Any = None) -> Any:
         """Return another key's value on this stage and platform."""

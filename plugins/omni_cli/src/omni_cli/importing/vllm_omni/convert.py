@@ -8,7 +8,7 @@ from typing import Any
 
 from omni_cli.importing import values
 from omni_cli.importing.output import checked, document, settle
-from omni_cli.importing.report import NOTED, REFUSED, TAKEN, Outcome, Report, holds, note, refuse, take
+from omni_cli.importing.report import NO_PIPELINE, NOTED, REFUSED, TAKEN, Outcome, Report, holds, note, refuse, take
 from omni_cli.importing.target import find, known_names, resolve
 from omni_cli.importing.vllm_omni import connectors, keys, placing
 from omni_cli.importing.vllm_omni.context import Context, Place, section, wrong
@@ -20,7 +20,7 @@ def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None
     """Convert a file.
 
     Args:
-        pipeline: ours, by name; otherwise the file's key ``pipeline`` says which, or its name.
+        pipeline: ours, by name; otherwise the file's key ``pipeline`` says which, its name, or ``model_arch`` of its stages.
         model: a checkpoint folder or hub id.
 
     Raises:
@@ -32,7 +32,9 @@ def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None
         component: Any = registry.get("omni_pipelines", pipeline)
     else:
         stems = list(dict.fromkeys(Path(each.leaf.file).stem for each in reversed(found)))
-        component = find(registry, [str(each.value) for each in named if each.value is not None], stems)
+        called = [str(each.value) for each in named if each.value is not None]
+        served = [str(each.value) for each in found if each.scope == STAGE and each.keys == ("model_arch",)]
+        component = find(registry, called, stems) or (None if called else find(registry, served, []))
     if component is None:
         return _without_pipeline(found, registry)
     target = resolve(component, model, registry)
@@ -44,7 +46,7 @@ def convert(path: Path, registry: PluginRegistry, *, pipeline: str | None = None
     entries = checked(entries, placing.overfull)
     return Report(
         target.name,
-        {str(number): stage for number, stage in enumerate(target.stages)},
+        target.numbers,
         entries,
         document(entries, target.all_stages, pipeline=target.name, model_path=model),
     )
@@ -75,22 +77,22 @@ def _of_stage(context: Context, setting: Setting) -> Outcome:
     if not setting.keys:
         return holds("no stages")
     assert setting.stage is not None
-    stage = context.stage(setting.stage)
-    if stage is None:
-        numbers = ", ".join(f"{number} ({name})" for number, name in enumerate(context.target.stages))
+    stages = context.stages(setting.stage)
+    if not stages:
+        numbers = ", ".join(f"{number} ({name})" for number, name in context.target.numbers.items())
         return refuse(
             f"{context.target.name} has no stage {setting.stage}; it has {numbers}. vllm-omni drops such a stage"
         )
     key, *inner = setting.keys
-    place = Place(context, setting, stage, setting.stage, key)
+    places = [Place(context, setting, stage, setting.stage, key) for stage in stages]
     if key == "stage_id":
-        return holds(f"is {stage}")
+        return holds(f"is {' + '.join(stages)}")
     if setting.platform is not None and (lost := _lost(context, setting)):
         return refuse(
             f"on {setting.platform}, vllm-omni replaces the whole of `{key}`, and loses {lost}; repeat it here"
         )
     if key in ("input_connectors", "output_connectors"):
-        return connectors.edge_end(place)
+        return connectors.edge_end(places[0])
     if key == "limit_mm_per_prompt":
         return _limit(setting)
     if inner and (key in keys.SINGLE or key in context.target.declaration.known):
@@ -104,7 +106,15 @@ def _of_stage(context: Context, setting: Setting) -> Outcome:
         return refuse(f"no key of a stage is called {key!r}{did_you_mean(key, known)}")
     if setting.value is None and not inner:
         return holds("null: not set")
-    return rule(place)
+    return _joined([rule(place) for place in places])
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """Return the outcome of a key that several of our stages have: refused if one refuses it, taken if one takes it."""
+    kind = next(each for each in (REFUSED, TAKEN, NOTED) if any(outcome.kind == each for outcome in outcomes))
+    alike = [outcome for outcome in outcomes if outcome.kind == kind]
+    texts = dict.fromkeys(outcome.text for outcome in alike if outcome.text)
+    return Outcome(kind, "; ".join(texts), tuple(pair for outcome in alike for pair in outcome.writes))
 
 
 def _lost(context: Context, setting: Setting) -> str:
@@ -141,14 +151,14 @@ def _of_edge(context: Context, setting: Setting) -> Outcome:
     if key == "max_inflight":
         return note("`relay: {credits: N}` bounds what is under way; vllm-omni does not read it either")
     ends = [edge.get("from"), edge.get("to")]
-    names = [context.stage(each) if type(each) is int and each >= 0 else None for each in ends]
-    if names[0] is None or names[1] is None:
+    senders, receivers = (context.stages(each) for each in ends)
+    if not senders or not receivers:
         return refuse(f"must lead from one stage_id to another, is {ends[0]!r} to {ends[1]!r}")
-    if not context.target.reaches(names[0], names[1]):
+    if not context.target.reaches(senders, receivers):
         return refuse(
-            f"in {context.target.name}, {names[0]} sends nothing to {names[1]}; the topology is the pipeline's"
+            f"in {context.target.name}, {senders[-1]} sends nothing to {receivers[0]}; the topology is the pipeline's"
         )
-    return holds(f"{names[0]} sends to {names[1]}")
+    return holds(f"{senders[-1]} sends to {receivers[0]}")
 
 
 def _of_file(context: Context, setting: Setting) -> Outcome:
@@ -200,18 +210,13 @@ def _of_every_stage(context: Context, setting: Setting) -> Outcome:
             return take((("options", key), values.dtype(setting.value)))
         except ValueError as error:
             return wrong(error, setting.value)
-    outcomes = []
-    for number, stage in enumerate(context.target.stages):
-        if (STAGE, None, number, (key,)) not in context.settings:
-            outcomes.append(keys.STAGE[key](Place(context, setting, stage, number, key)))
-    kinds = {outcome.kind for outcome in outcomes}
-    if not outcomes:
-        return holds("every stage has its own")
-    kind = next(each for each in (REFUSED, TAKEN, NOTED) if each in kinds)
-    texts = dict.fromkeys(outcome.text for outcome in outcomes if outcome.text and outcome.kind == kind)
-    return Outcome(
-        kind, "; ".join(texts), tuple(pair for outcome in outcomes for pair in outcome.writes if kind == TAKEN)
-    )
+    places = [
+        Place(context, setting, stage, number, key)
+        for number, stages in enumerate(context.target.stages)
+        if (STAGE, None, number, (key,)) not in context.settings
+        for stage in stages
+    ]
+    return _joined([keys.STAGE[key](place) for place in places]) if places else holds("every stage has its own")
 
 
 def _without_pipeline(found: list[Setting], registry: PluginRegistry) -> Report:
@@ -239,10 +244,7 @@ def _without_pipeline(found: list[Setting], registry: PluginRegistry) -> Report:
                     refuse(f"{title}{did_you_mean(str(each.value), known_names(registry))}; or give --pipeline NAME"),
                 )
             else:
-                yield (
-                    each.leaf,
-                    refuse("needs a pipeline: install or write one that serves this model, or give --pipeline NAME"),
-                )
+                yield each.leaf, refuse(NO_PIPELINE)
 
     known = ", ".join(known_names(registry)) or "none"
     return Report(f"{title} (known: {known}); give --pipeline NAME", entries=settle(outcomes()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from omni_cli.importing import values
 from omni_cli.importing.vllm_omni import placing, rules
 from omni_cli.importing.vllm_omni.context import Rule
-from omni_cli.importing.vllm_omni.rules import argument, field, noted, refused
+from omni_cli.importing.vllm_omni.rules import argument, noted, refused
 from omni_cli.importing.vllm_omni.sampling import sampling
 
 STAGE: dict[str, Rule] = {
@@ -14,7 +14,7 @@ STAGE: dict[str, Rule] = {
     "tensor_parallel_size": placing.tensor_parallel,
     "num_replicas": placing.replicas,
     "data_parallel_size": placing.data_parallel,
-    "gpu_memory_utilization": field("gpu_memory", values.share),
+    "gpu_memory_utilization": placing.memory,
     "kv_cache_memory_bytes": rules.cache_bytes,
     "process": rules.own_process,
     "env": rules.environment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from omni_cli.importing.report import Entry, Outcome, Path, holds, note, refuse, take
-from omni_cli.importing.values import count, devices, flag
+from omni_cli.importing.values import count, devices, flag, share
 from omni_cli.importing.vllm_omni.context import Place, wrong
 
 
@@ -22,6 +22,14 @@ def gpus(place: Place) -> Outcome:
             f"names {len(numbers)} devices, but tensor_parallel_size {ranks} and {replicas} replicas need {ranks * replicas}"
         )
     return take((place.at("gpu"), numbers))
+
+
+def memory(place: Place) -> Outcome:
+    """``gpu_memory_utilization``: a share of the device; several of our stages have equal parts of it."""
+    try:
+        return take((place.at("gpu_memory"), share(place.value) / len(place.group)))
+    except ValueError as error:
+        return wrong(error, place.value)
 
 
 def tensor_parallel(place: Place) -> Outcome:
@@ -87,13 +95,13 @@ def overfull(entries: Iterable[Entry]) -> dict[Path, str]:
         there = {path: value for path, value in written.items() if path[0] == "stages"}
         there |= {path[len(platform) :]: value for path, value in written.items() if path[:2] == platform and platform}
         taken: dict[int, list[tuple[str, float]]] = {}
-        for path, share in there.items():
+        for path, part in there.items():
             if path[-1] != "gpu_memory" or len(path) != 3:
                 continue
             gpu = there.get((*path[:-1], "gpu"), [])  # without one, the pipeline's placement chooses
             for device in gpu if isinstance(gpu, list) else [gpu]:
                 before = taken.setdefault(device, [])
-                before.append((path[1], share))
+                before.append((path[1], part))
                 if sum(each for _, each in before) > 1 + 1e-9:
                     parts = " + ".join(f"{name} {each:g}" for name, each in before)
                     origin = (*platform, *path) if (*platform, *path) in written else path

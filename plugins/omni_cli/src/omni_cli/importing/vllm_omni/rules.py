@@ -11,18 +11,6 @@ from omni_cli.importing.vllm_omni.context import Place, Rule, wrong
 from omni_core.api import SPEECH, TEXT
 
 
-def field(name: str, read: Reader) -> Rule:
-    """Return a rule that sets a field of the stage."""
-
-    def rule(place: Place) -> Outcome:
-        try:
-            return take((place.at(name), read(place.value)))
-        except ValueError as error:
-            return wrong(error, place.value)
-
-    return rule
-
-
 def argument(name: str, read: Reader, otherwise: str, *, without: Any = None) -> Rule:
     """Return a rule that sets an argument of the stage's factory.
 
@@ -67,11 +55,10 @@ def refused(advice: str, **values: str) -> Rule:
 
 def context(place: Place) -> Outcome:
     """``max_model_len``: the positions of one request. A stage without such a bound is bounded by the one that feeds it."""
-    before = place.context.stage(place.number - 1) if place.number else None
-    bounded = before is not None and "max_context" in (place.context.target.parameters(before) or ())
+    bounded = [each for each in place.before if "max_context" in (place.context.target.parameters(each) or ())]
     outcome = argument("max_context", count, "takes inputs of any length")(place)
     if outcome.kind == NOTED and bounded:
-        return holds(f"{place.stage}: what it gets is bounded by max_context of {before}")
+        return holds(f"{place.stage}: what it gets is bounded by max_context of {bounded[-1]}")
     return outcome
 
 
@@ -141,10 +128,9 @@ def own_process(place: Place) -> Outcome:
         if any(other.process == own.process for other in stages if other.name != own.name):
             return take((place.at("process"), place.stage))
         return holds(f"{place.stage} has a process of its own")
-    if place.number == 0:
+    if not place.before:
         return refuse("the first stage has none before it whose process it could share; write true")
-    before = place.context.target.config.stage(place.context.target.stages[place.number - 1])
-    return take((place.at("process"), before.process))
+    return take((place.at("process"), place.context.target.config.stage(place.before[-1]).process))
 
 
 def architecture(place: Place) -> Outcome:
@@ -163,11 +149,13 @@ def sources(place: Place) -> Outcome:
     if not isinstance(place.value, list) or not all(type(each) is int for each in place.value):
         return refuse(f"must be a list of stage_ids, is {place.value!r}")
     for number in place.value:
-        source = place.context.stage(number) if number >= 0 else None
-        if source is None:
+        sources = place.context.stages(number)
+        if not sources:
             return refuse(f"there is no stage {number} here")
-        if not target.reaches(source, place.stage):
-            return refuse(f"in {target.name}, {source} sends nothing to {place.stage}; the topology is the pipeline's")
+        if not target.reaches(sources, place.group):
+            return refuse(
+                f"in {target.name}, {sources[-1]} sends nothing to {place.group[0]}; the topology is the pipeline's"
+            )
     return holds("the pipeline's own topology")
 
 
@@ -205,8 +193,8 @@ def output_type(place: Place) -> Outcome:
 def final_output(place: Place) -> Outcome:
     """``final_output``: must be what our topology says."""
     target = place.context.target
-    roles = {role for role, name in target.interface.roles.items() if name == place.stage}
-    is_final = bool(target.config.stage(place.stage).terminal or (TEXT in roles and "text" in target.interface.outputs))
+    writes = target.interface.roles.get(TEXT) in place.group and "text" in target.interface.outputs
+    is_final = writes or any(target.config.stage(each).terminal for each in place.group)
     if place.value is is_final:
         return holds("the pipeline's own topology")
     return refuse(
@@ -216,8 +204,8 @@ def final_output(place: Place) -> Outcome:
 
 def comprehension(place: Place) -> Outcome:
     """``is_comprehension``: the stage that reads the prompt."""
-    roles = {role for role, name in place.context.target.interface.roles.items() if name == place.stage}
-    reads = TEXT in roles or (SPEECH in roles and place.number == 0)
+    roles = place.context.target.interface.roles
+    reads = roles.get(TEXT) in place.group or (roles.get(SPEECH) in place.group and place.number == 0)
     if place.value is reads:
         return holds("the pipeline's own topology")
     return refuse(f"in {place.context.target.name} it is {json.dumps(reads)}")

@@ -74,13 +74,12 @@ def sampling(place: Place) -> Outcome:
         return holds("this value does nothing")
     if name == "detokenize":
         return _detokenize(place)
-    if group is None:
+    known = [] if group is None else group.parameters
+    parameter = next((each for each in known if each.name == NAMES.get(name)), None)
+    if parameter is None and not {"max_new_tokens", "temperature"} & {*_names(known)}:
         return holds(f"{place.stage} chooses no tokens, here as there: the value has no effect")
-    parameter = next((each for each in group.parameters if each.name == NAMES.get(name)), None)
-    if parameter is None:
-        return refuse(
-            f"requests have no such parameter for {place.stage}; they have: {', '.join(_names(group.parameters))}"
-        )
+    if group is None or parameter is None:
+        return refuse(f"requests have no such parameter for {place.stage}; they have: {', '.join(_names(known))}")
     if name == "top_k" and value == -1:
         value = 0
     try:
