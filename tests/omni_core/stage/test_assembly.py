@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 import pytest
@@ -79,6 +80,16 @@ def drives_nothing(max_running: int = 1) -> Scheduler:
 
 def factory(model_path: str, device: str, gain: float = 1.0) -> Any:
     return lambda payload: (model_path, device, gain)
+
+
+def on_gpu(gpu_id: int | None) -> Any:
+    CALLED.append(f"gpu {gpu_id}")
+    return lambda payload: payload
+
+
+def on_plain_queue(name: str, runner: Part | None = None) -> Scheduler:
+    queues: dict[str, Any] = {name: queue.Queue()}
+    return Scheduler("scheduler", {}, **queues)
 
 
 HERE = "test_assembly"
@@ -175,6 +186,21 @@ def test_a_rank_gets_its_number() -> None:
 def test_an_object_that_is_not_a_scheduler_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"stages\[talker\]\.scheduler: .* returned a Part, no scheduler"):
         build_scheduler(spec(scheduler="no_scheduler"))
+
+
+@pytest.mark.parametrize(("gpu", "given", "gets"), [(3, {}, 3), (None, {}, None), (3, {"gpu_id": 1}, 1)])
+def test_a_factory_gets_the_number_of_its_gpu(gpu: int | None, given: dict[str, Any], gets: int | None) -> None:
+    build_scheduler(StageSpec(name="s", factory=f"{HERE}:on_gpu", gpu=gpu, injected=CONTEXT, factory_args=given))
+    assert [f"gpu {gets}"] == CALLED
+
+
+@pytest.mark.parametrize("name", ["inbox", "outbox"])
+def test_a_scheduler_on_a_plain_queue_is_an_error(name: str) -> None:
+    message = rf"on_plain_queue' returned a scheduler whose `{name}` is a Queue; make it a MessageQueue"
+    with pytest.raises(ConfigError, match=rf"stages\[s\]\.factory: .*{message}"):
+        build_scheduler(StageSpec(name="s", factory=f"{HERE}:on_plain_queue", factory_args={"name": name}))
+    with pytest.raises(ConfigError, match=rf"stages\[talker\]\.scheduler: .*{message}"):
+        build_scheduler(spec(scheduler="on_plain_queue", name=name))
 
 
 def test_a_factory_gets_its_device() -> None:

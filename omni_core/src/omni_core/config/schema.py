@@ -87,8 +87,8 @@ class StageConfig:
         factory: what builds the stage's scheduler in its process. A callable that returns a ``Scheduler``, or a function from
             payload to data; or such a function itself, if its only required parameter is called ``payload``.
         factory_args: arguments of the factory, or of the parts: each key belongs to the one part whose signature has it. Every
-            callable that accepts them also gets ``model_path``, ``device``, ``gpu_memory``, ``stage_name``, ``replica``,
-            ``tp_rank``, ``tp_size`` and ``tp_rendezvous``, unless they are set here.
+            callable that accepts them also gets ``model_path``, ``device``, ``gpu_id``, ``gpu_memory``, ``stage_name``,
+            ``replica``, ``tp_rank``, ``tp_size`` and ``tp_rendezvous``, unless they are set here.
         model_runner: in place of ``factory``: a callable that returns a ``ModelRunner``; a registered name or a dotted path.
         feedback: the runner's ``FeedbackStrategy``, for runners that take one: a callable that returns it.
         scheduler: the scheduler that drives the runner, such as ``engine`` or ``sglang``. By default the installed one with the

@@ -74,7 +74,8 @@ class StageSpec:
 
     A stage has a ``factory``, or a ``model_runner`` and a ``scheduler``, with or without ``feedback``. ``injected`` is passed to every
     one of them that accepts the name, unless ``factory_args`` sets it: ``model_path``, ``device``, ``payload_bytes`` (by target in
-    another process, the most that a payload for it can have), ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``.
+    another process, the most that a payload for it can have), ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``;
+    so is ``gpu``, as ``gpu_id``.
     Of ``stream_from``, ``""`` is the client: the stage takes inputs that come as streams. ``part`` is that of a composed pipeline;
     ``enters`` is set in its entry stage.
     """

@@ -14,11 +14,11 @@ from attrs import evolve, frozen
 from omni_core.errors import ConfigError, did_you_mean
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import load
-from omni_core.scheduling.base import Scheduler
+from omni_core.scheduling.base import MessageQueue, Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
 
 CONTEXT_ARGUMENTS = (
-    *("model_path", "device", "gpu_memory", "payload_bytes", "stage_name", "replica"),
+    *("model_path", "device", "gpu_id", "gpu_memory", "payload_bytes", "stage_name", "replica"),
     *("tp_rank", "tp_size", "tp_rendezvous"),
 )
 """The arguments that every callable of a stage is given if it accepts them; ``factory_args`` may replace their values."""
@@ -54,7 +54,7 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
         path = f"stages[{spec.name}].factory_args.{next(iter(batching))}"
         raise ConfigError(f"{path}: {spec.factory!r} returns no batch function")
     if isinstance(product, Scheduler):
-        return product
+        return _with_queues(product, factory)
     raise ConfigError(
         f"{factory.path}: {factory.reference!r} returned a {type(product).__name__}; "
         "it must return a scheduler or a function from payload to data"
@@ -140,7 +140,7 @@ class _Callable:
 
     def injected(self, spec: StageSpec) -> dict[str, Any]:
         """Return what it accepts of the stage's context; ``factory_args`` replace values of the context."""
-        given = {**spec.injected, **spec.factory_args}
+        given = {"gpu_id": spec.gpu, **spec.injected, **spec.factory_args}
         return {name: given[name] for name in CONTEXT_ARGUMENTS if name in self.named and name in given}
 
     def check_complete(self, spec: StageSpec, arguments: dict[str, Any]) -> None:
@@ -174,6 +174,17 @@ def _assemble(spec: StageSpec) -> Scheduler:
     if not isinstance(product, Scheduler):
         kind = type(product).__name__
         raise ConfigError(f"{scheduler.path}: {scheduler.reference!r} returned a {kind}, no scheduler")
+    return _with_queues(product, scheduler)
+
+
+def _with_queues(product: Scheduler, maker: _Callable) -> Scheduler:
+    """Check the queues of a scheduler: nothing polls, so a queue that wakes no event loop would leave its requests waiting for ever."""
+    for name in ("inbox", "outbox"):
+        if not isinstance(queue := getattr(product, name), MessageQueue):
+            raise ConfigError(
+                f"{maker.path}: {maker.reference!r} returned a scheduler whose `{name}` is a {type(queue).__name__}; "
+                "make it a MessageQueue (omni_core.api)"
+            )
     return product
 
 
