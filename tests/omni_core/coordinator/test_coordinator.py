@@ -127,6 +127,21 @@ async def test_partial_results_are_streamed_before_the_final_one() -> None:
     assert await task == [("a", False), ("b", False), ("ab", True)]
 
 
+@pytest.mark.parametrize(("left_out", "fails"), [(["out"], True), (["sound"], False), (["sound", "out"], True)])
+async def test_a_route_to_no_result_that_is_awaited_fails_the_request(left_out: list[str], fails: bool) -> None:
+    requests = coordinator(Stages())
+    task = asyncio.ensure_future(requests.submit(OmniRequest(), "r"))
+    await asyncio.sleep(0)
+    error = ErrorInfo("in", "ConfigError", "the route leads nowhere")
+    requests.handle(CompleteMessage("r", "in", None, error, left_out=left_out))
+    if fails:
+        with pytest.raises(RequestFailedError, match="the route leads nowhere"):
+            await task
+    else:
+        requests.handle(complete("r", 1))
+        assert await task == {"out": 1}
+
+
 async def test_cancelling_a_call_aborts_its_request() -> None:
     stages = Stages()
     requests = coordinator(stages)

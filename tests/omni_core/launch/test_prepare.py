@@ -46,6 +46,19 @@ def test_every_rank_is_a_process_of_one_unit_and_the_first_one_has_followers() -
     assert [each.stages[0].injected["tp_rank"] for each in (leader, follower)] == [0, 1]
 
 
+def test_a_stage_that_routes_knows_the_ends_that_only_it_leads_to() -> None:
+    def stage(name: str, *targets: str, **fields: Any) -> StageConfig:
+        return StageConfig(
+            name=name, factory="m:f", process="p", next=list(targets) or None, terminal=not targets, **fields
+        )
+
+    stages = [stage("a", "b", "c", "text"), stage("b", "d", "text", route_fn="m:f"), stage("d", "e", "sound")]
+    stages += [stage("e", "sound", route_fn="m:f"), stage("c", "text"), stage("text"), stage("sound")]
+    (unit,) = prepare(PipelineConfig(model_path="model", stages=stages), REGISTRY, "omni://r").units
+    leads = {each.name: each.leads_to for each in unit.processes[0].stages if each.leads_to}
+    assert leads == {"b": {"sound": ["d"]}}, "text has other ways, and so has sound around e"
+
+
 def test_ranks_need_a_service() -> None:
     prepare(config(), REGISTRY)
     with pytest.raises(PluginError, match=r"tp_size: .*: pip install omni-torch"):

@@ -148,6 +148,10 @@ def the_first(request_id: str, source: str, payload: StagePayload) -> list[str]:
     return [source]
 
 
+def to_b(request_id: str, output: StagePayload) -> Any:
+    return "b"
+
+
 def broken(request_id: str, output: StagePayload) -> Any:
     raise SystemExit(3)
 
@@ -382,6 +386,19 @@ async def test_a_function_that_exits_fails_its_request(process: Process) -> None
     put(stage, scheduler, result(1))
     assert process.errors() == [("r", "SystemExit: 3")]
     assert stage.statistics()["failed"] == 1
+
+
+@pytest.mark.parametrize(("leads", "left_out"), [({"end": ["c"]}, ["end"]), ({"end": ["b", "c"]}, None)])
+async def test_a_route_that_leaves_out_a_terminal_stage_is_reported(
+    process: Process, leads: dict[str, list[str]], left_out: list[str] | None
+) -> None:
+    stage, scheduler = process.stage(next=["b", "c"], route_fn="stage_functions:to_b", leads_to=leads)
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, result(1))
+    assert [message.request_id for message in process.take("at b")] == ["r"], "it goes on, as no client may wait for it"
+    reports = process.take("coordinator")
+    assert [message.left_out for message in reports] == ([] if left_out is None else [left_out])
+    assert all("route_fn chose no stage that leads to 'end'" in message.error.message for message in reports)
 
 
 async def test_an_error_of_the_scheduler_is_reported_once_and_is_final(process: Process) -> None:

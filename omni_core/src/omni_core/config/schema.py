@@ -95,7 +95,8 @@ class StageConfig:
             highest preference.
         next: the stage or stages that get the result.
         terminal: the result goes to the client.
-        route_fn: ``(request_id, payload) -> str | list[str]``: those of ``next`` that get this request's result.
+        route_fn: ``(request_id, payload) -> str | list[str]``: those of ``next`` that get this request's result. A request that
+            waits for a terminal stage to which they do not lead fails.
         gpu: the GPU's number, as ``CUDA_VISIBLE_DEVICES`` leaves them; a list for ranks and replicas, one per process. ``None``: the CPU.
             ``"auto"``: the pipeline's ``placement_fn`` chooses, and ``tp_size`` with it if that is 1.
         gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required

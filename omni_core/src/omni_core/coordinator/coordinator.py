@@ -220,7 +220,8 @@ class Coordinator:
         """Take a stage's message about a request. One for a request that has ended is dropped."""
         is_final = isinstance(message, CompleteMessage)
         if isinstance(message, CompleteMessage) and message.error is not None:
-            self.fail(message.request_id, message.error)
+            if not message.left_out or not all(self.completed(message.request_id, each) for each in message.left_out):
+                self.fail(message.request_id, message.error)
         elif not self._machine.wants(message.request_id, message.from_stage, final=is_final):
             return
         elif message.has_tensors or len(self._reads) or len(message.body or b"") > LARGE_HEADER_BYTES:

@@ -16,6 +16,7 @@ from omni_core.config.compose import whole_name
 from omni_core.config.parts import STAGE_PARTS, resolve_part, scheduler_of
 from omni_core.config.placement import PlannedProcess, Replica, plan, process_groups
 from omni_core.config.schema import PartConfig, PipelineConfig, StageConfig
+from omni_core.config.validation import reachable
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
 from omni_core.launch.relay_plan import own_relay, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
@@ -220,6 +221,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,
+        leads_to=_leads_to(config, stage),
         wait_for=stage.wait_for or [],
         stream_to=stage.stream_to,
         stream_from=_stream_sources(config, stage),
@@ -233,6 +235,15 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
             "stage_name": Names(stage.part or "").own(stage.name),
         },
     )
+
+
+def _leads_to(config: PipelineConfig, stage: StageConfig) -> dict[str, list[str]]:
+    """Return the terminal stages that only the results of this one lead to, each with the targets that its route must choose from."""
+    edges = {each.name: each.next_stages for each in config.stages}
+    without = reachable({**edges, stage.name: []}, config.resolved_entry_stage)
+    ends = [] if stage.route_fn is None else [each for each in config.terminal_stages if each not in without]
+    found = {end: [each for each in stage.next_stages if end in reachable(edges, each)] for end in ends}
+    return {end: targets for end, targets in found.items() if targets}
 
 
 def _enters(config: PipelineConfig, stage: StageConfig) -> PartSpec | None:

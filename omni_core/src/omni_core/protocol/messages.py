@@ -124,13 +124,17 @@ class DataReadyMessage:
 
 @message
 class CompleteMessage:
-    """Terminal stage to coordinator: the stage's final result, encoded, or its error."""
+    """Terminal stage to coordinator: the stage's final result, encoded, or its error.
+
+    ``left_out``: terminal stages that cannot get anything any more. The ``error`` holds only if the request waits for one of them.
+    """
 
     request_id: str
     from_stage: str
     body: Body | None = None
     error: ErrorInfo | None = None
     has_tensors: bool = False
+    left_out: list[str] = field(factory=list)
 
 
 @message

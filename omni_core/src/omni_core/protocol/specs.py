@@ -76,6 +76,7 @@ class StageSpec:
     one of them that accepts the name, unless ``factory_args`` sets it: ``model_path``, ``device``, ``payload_bytes`` (by target in
     another process, the most that a payload for it can have), ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``;
     so is ``gpu``, as ``gpu_id``.
+    ``leads_to``, of a stage with a ``route_fn``: by terminal stage that only its results lead to, those of ``next`` that lead there.
     Of ``stream_from``, ``""`` is the client: the stage takes inputs that come as streams. ``part`` is that of a composed pipeline;
     ``enters`` is set in its entry stage.
     """
@@ -89,6 +90,7 @@ class StageSpec:
     next: list[str] = field(factory=list)
     terminal: bool = False
     route_fn: str | None = None
+    leads_to: dict[str, list[str]] = field(factory=dict)
     wait_for: list[str] = field(factory=list)
     wait_for_fn: str | None = None
     merge_fn: str | None = None

@@ -149,6 +149,16 @@ class Outbound:
         self._relays.cleanup(request_id)
         self.on_failure(error)
 
+    def leave_out(self, source: str, request_id: str, terminals: list[str]) -> None:
+        """Report that the route of a request leads to none of these, which is an error if the client waits for one."""
+        names = " and ".join(map(repr, terminals))
+        message = (
+            f"stages[{source}].route_fn chose no stage that leads to {names}, whose result the request waits for; choose one, or "
+            f"let the pipeline's terminal_stages_fn leave {names} out"
+        )
+        error = ErrorInfo(source, "ConfigError", message)
+        self.tell_coordinator(CompleteMessage(request_id, source, None, error, left_out=terminals))
+
     def span(self, source: str, request_id: str, seconds: float, error: str) -> None:
         """Report the time of a traced request in a stage, which ends now."""
         now = time.time_ns()

@@ -216,6 +216,8 @@ class Outputs:
             await self._outbound.send_to_client(self._spec.name, active.request_id, payload.data)
         if self._spec.next:
             route = self._routing.of_result(active, payload)
+            if route.left_out:
+                self._outbound.leave_out(self._spec.name, active.request_id, route.left_out)
             for target in route.streams:
                 self._end_stream(target, active, route.handed_to)
             encodings: Encodings | None = {} if len(route.payloads) > 1 else None

@@ -23,11 +23,13 @@ class Route:
         payloads: each target with the payload for it, projected.
         streams: the stages whose stream from this one ends.
         handed_to: the names of both, for the receivers, where a function of the pipeline chose them.
+        left_out: the terminal stages that can get nothing, as ``route_fn`` did not choose what leads there.
     """
 
     payloads: list[tuple[str, StagePayload]]
     streams: list[str]
     handed_to: list[list[str]] | None
+    left_out: list[str]
 
 
 class Routing:
@@ -92,7 +94,8 @@ class Routing:
             targets = _subset(f"stages[{name}].route_fn", chosen, self._spec.next)
         is_chosen = self._route_fn is not None or self._stream_done_to_fn is not None
         handed_to = [list(targets), list(streams)] if is_chosen else None
-        return Route(self._projected(active, payload, targets), list(streams), handed_to)
+        left_out = [end for end, leading in self._spec.leads_to.items() if not {*leading} & {*targets}]
+        return Route(self._projected(active, payload, targets), list(streams), handed_to, left_out)
 
     def _projected(
         self, active: ActiveRequest, payload: StagePayload, targets: Sequence[str]
