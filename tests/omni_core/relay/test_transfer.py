@@ -33,10 +33,11 @@ class Control:
 
 
 class Operation:
-    def __init__(self, metadata: Any) -> None:
-        self.metadata = metadata
+    def __init__(self, metadata: Any, waits: list[str], kind: str) -> None:
+        self.metadata, self._waits, self._kind = metadata, waits, kind
 
     async def wait_for_completion(self, timeout: float | None = None) -> None:
+        self._waits.append(self._kind)
         await asyncio.sleep(0)
 
 
@@ -50,6 +51,7 @@ class MemoryRelay:
         self.freed = asyncio.Event()
         self.is_stuck = False
         self.offered: list[Any] = []
+        self.calls: list[str] = []
 
     def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:
         if not self.has_empty or len(self.offered) >= self.room:
@@ -69,7 +71,7 @@ class MemoryRelay:
 
     async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> Operation:
         async with asyncio.timeout(10):
-            return Operation(self.commit(tensor))
+            return Operation(self.commit(tensor), self.calls, "put")
 
     def get_view(self, metadata: int, request_id: str | None = None) -> memoryview:
         return memoryview(self.offered[metadata]).toreadonly()
@@ -77,7 +79,10 @@ class MemoryRelay:
     async def get_async(self, metadata: int, dest_tensor: Any, request_id: str | None = None) -> Operation:
         async with asyncio.timeout(10):
             dest_tensor[:] = self.offered[metadata]
-        return Operation(None)
+        return Operation(None, self.calls, "get")
+
+    def cleanup(self, request_id: str) -> None:
+        self.calls.append("cleanup")
 
 
 class OneRelay:
@@ -185,6 +190,16 @@ async def test_large_values_go_by_the_relay_at_once_while_its_pool_has_room() ->
     assert message.relay_metadata == ["memory", 200_000, 0]
     assert (sent.by, sent.waited) == ("memory", 0.0)
     assert np.array_equal(at_once(transfer.read(message))["samples"], LARGE["samples"])
+
+
+async def test_gets_are_awaited_and_puts_are_not() -> None:
+    """As the contract says: the slot of a put is freed by the relay itself, without a cleanup."""
+    relay = MemoryRelay(has_empty=False, has_view=False)
+    transfer, control = make(relay)
+    await asyncio.gather(send(transfer, LARGE))
+    ((_, message, _),) = control.sent
+    await asyncio.gather(transfer.read(message))
+    assert relay.calls == ["get"]
 
 
 async def test_a_full_pool_is_waited_for_in_a_task() -> None:

@@ -67,7 +67,8 @@ class RelayOperation(ABC):
     async def wait_for_completion(self, timeout: float | None = None) -> None:
         """Return when the operation's memory may be used again.
 
-        For a put: the receiver has taken the bytes and the slot is free. For a get: the destination is filled.
+        For a put: the receiver has taken the bytes and the slot is free. For a get: the destination is filled. The runtime awaits gets
+        only: the relay itself frees the slot of a put when it learns that the bytes were taken.
 
         Raises:
             RelayError: the peer died or the transfer failed.
@@ -124,12 +125,14 @@ class Relay(ABC):
 
     @abstractmethod
     async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> RelayOperation:
-        """Copy the bytes that ``metadata`` describes into ``dest_tensor`` (same number of bytes) and free the slot."""
+        """Copy the bytes that ``metadata`` describes into ``dest_tensor`` (same number of bytes) and free the slot: no :meth:`cleanup`
+        follows.
+        """
 
     @abstractmethod
     def cleanup(self, request_id: str) -> None:
-        """Free everything held for the request on this side: un-taken puts, un-written ``empty`` slots. Idempotent, also of a relay that
-        could not be opened, and starts nothing.
+        """Free everything held for the request on this side: un-taken puts, un-written ``empty`` slots. Called when the request fails, is
+        aborted or loses a receiver. Idempotent, also of a relay that could not be opened, and starts nothing.
         """
 
     @abstractmethod
