@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
 ROOMS = [
-    "__version__", "errors", "forks", "stage_logs", "references", "interface", "component_checks", "hookspecs", "plugins", "services",
+    "__version__", "elsewhere", "errors", "forks", "stage_logs", "references", "interface", "component_checks", "hookspecs", "plugins", "services",
     "config", "protocol", "control", "relay", "scheduling", "model_runner", "observe", "stage", "coordinator",
     "processes", "machines", "launch", "client", "cli", "api", "runtime_api",
 ]  # fmt: skip

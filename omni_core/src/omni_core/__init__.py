@@ -45,8 +45,11 @@ __version__ = "0.1.0"
 if not TYPE_CHECKING:  # or checkers would take any name for one of this module
 
     def __getattr__(name: str) -> Any:
+        from omni_core.elsewhere import NAMES
         from omni_core.references import load
 
+        if name in NAMES:
+            raise ImportError(f"cannot import {name!r} from {__name__!r}; here it is {NAMES[name]}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return load(f"omni_core.{'protocol.messages' if name == 'OmniRequest' else 'client'}:{name}")

@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TypeVar
 
+from omni_core.elsewhere import NAMES
+
 T = TypeVar("T")
 
 
@@ -136,7 +138,9 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], *, listing: str = "there are") -> str:
-    """Return the end of a message about an unknown ``name``: the nearest of the ``known`` names, or a list of them."""
+    """Return the end of a message about an unknown ``name``: what another system's is here, the nearest of ``known``, or a list of them."""
+    if isinstance(name, str) and name in NAMES:
+        return f"; here it is {NAMES[name]}"
     names = list(known)
     if isinstance(name, str) and len(name) <= NAME_CHARACTERS and (near := get_close_matches(name, names, 1)):
         return f"; did you mean {near[0]!r}?"

@@ -11,6 +11,7 @@ from os import fspath
 from symtable import symtable
 from typing import Any
 
+from omni_core.elsewhere import NAMES
 from omni_core.errors import ConfigError, did_you_mean
 
 
@@ -56,6 +57,8 @@ def exports(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> Any:
+        if name in NAMES:  # of an AttributeError, `from module import name` would show nothing
+            raise ImportError(f"cannot import {name!r} from {module!r}{did_you_mean(name, home_of)}")
         if name not in home_of:
             # Python asks for `__path__` at each import from a module.
             nearest = "" if name.startswith("__") else did_you_mean(name, home_of)

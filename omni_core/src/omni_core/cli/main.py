@@ -14,6 +14,7 @@ import click
 
 from omni_core import __version__
 from omni_core.cli.logs import group_log_options
+from omni_core.elsewhere import FLAGS
 from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
 COMMANDS = {
@@ -63,6 +64,11 @@ class LazyGroup(click.Group):
         """Run the command that was named; Ctrl-C is a line and an exit code, with ``--json`` too."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if ours := FLAGS.get(error.option_name):
+                message = f"No such option {error.option_name!r}; here it is {ours}"
+                raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
+            raise
         except (KeyboardInterrupt, click.Abort):
             click.echo("Interrupted.", err=True)
             ctx.exit(130)

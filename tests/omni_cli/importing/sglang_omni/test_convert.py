@@ -84,7 +84,7 @@ stages:
     stream_to: [talker]
     gpu: [0, 1]
     tp_size: 2
-  - {name: decode, factory: sglang_omni.models.x.create_decode, terminal: true}
+  - {name: decode, executor: {factory: sglang_omni.models.x.create_decode, args: {chunk: 5}}, get_next: sglang_omni.x.end, terminal: true}
   - {name: talker, factory: sglang_omni.models.x.create_talker, next: sound, stream_to: [sound], relay: {slot_size_mb: 32, device: cpu}}
   - {name: sound, factory: sglang_omni.models.x.create_sound, terminal: true}
 """
@@ -102,6 +102,7 @@ def test_a_whole_pipeline(sglang: Convert, tmp_path: Path, every_key_once: Any) 
         "stages": {
             "sound": {"factory_args": {"chunk": 8}},
             "reader": {"process": "reader", "factory_args": {"max_running": 4}, "gpu": [0, 1], "tp_size": 2},
+            "decode": {"factory_args": {"chunk": 5}},
             "talker": {"relay": {"slot_size_mb": 32, "device": "cpu"}},
         },
     }

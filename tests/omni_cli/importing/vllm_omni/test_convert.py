@@ -270,8 +270,8 @@ def test_topology_that_is_not_ours_is_refused(vllm: Convert, changed: str, to: s
 
 
 REASONS = {
-    "prompt_expand_func: vllm_omni.f": ("noted", "companion requests"),
-    "cfg_kv_collect_func: vllm_omni.f": ("noted", "companion requests"),
+    "prompt_expand_func: vllm_omni.f": ("noted", "companion requests are parts that a stage's `expand_fn` makes"),
+    "cfg_kv_collect_func: vllm_omni.f": ("noted", "`past_key_values` in a payload"),
     "omni_kv_config: {need_send_cache: true}": ("noted", "hand-over of KV caches"),
     "kv_transfer_config: {kv_role: x}": ("noted", "hand-over of KV caches"),
     "async_scheduling: true": ("noted", "no switch"),

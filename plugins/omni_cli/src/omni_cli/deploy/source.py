@@ -77,7 +77,7 @@ class LayeredSource(PipelineSource):
             try:
                 config = self.made(deploy, chosen, registry)
             except (ConfigError, PluginError) as error:
-                raise type(error)("\n".join(filter(None, [*problems, str(error)]))) from error.__cause__
+                raise type(error)("\n".join(dict.fromkeys([*problems, *str(error).splitlines()]))) from error.__cause__
             variables = [environment_layer([*KEYS, *(stage.name for stage in config.stages)])]
         layers = [each for each in (*below, *variables, *flags) if each.overrides or each.problems]
         rules = (declaration_problems, partial(default_problems, registry=registry), *rules)
@@ -174,7 +174,7 @@ class LayeredSource(PipelineSource):
         if chosen.pipeline is None and chosen.model is None:
             assert deploy is not None
             missing = f"{deploy.name}: `pipeline` is missing: the name of one (`omni pipelines` lists them)"
-            raise ConfigError("" if deploy.problems else missing)  # a base that cannot be read may have it
+            raise ConfigError("\n".join(deploy.problems) or missing)  # a base that cannot be read may have it
         if chosen.pipeline is None:
             return self._component(str(chosen.model), registry)
         if chosen.pipeline not in registry.names("omni_pipelines"):

@@ -124,6 +124,8 @@ class _Conversion:
         key, *inner = map(str, leaf.path[2:])
         if leaf.path[0] == "runtime_overrides":
             key, inner = "factory_args", [key, *inner]
+        if key == "executor" and inner:  # of older versions
+            key, *inner = [{"args": "factory_args"}.get(inner[0], inner[0]), *inner[1:]]
         if key == "name" and not inner:
             return holds(f"is {stage}")
         if key in keys.TOPOLOGY:

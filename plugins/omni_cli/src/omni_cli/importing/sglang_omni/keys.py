@@ -145,6 +145,7 @@ FUNCTIONS = (
     "factory",
     "factory_path",
     "route_fn",
+    "get_next",
     "wait_for_fn",
     "merge_fn",
     "stream_done_to_fn",

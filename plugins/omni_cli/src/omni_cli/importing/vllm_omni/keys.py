@@ -80,8 +80,9 @@ NOTED = {
         "mm_processor_cache_gb", "media_io_kwargs", "interleave_mm_strings"),
     "which files of a checkpoint are read is the pipeline's own": ("config_format", "tokenizer_mode", "model_subdir"),
     "workers are the stage's processes": ("worker_cls", "worker_type"),
-    "companion requests and hand-over of KV caches are no part of this pipeline": (
-        "prompt_expand_func", "cfg_kv_collect_func", "omni_kv_config", "kv_transfer_config"),
+    "companion requests are parts that a stage's `expand_fn` makes; this pipeline needs none, or has its own": ("prompt_expand_func",),
+    "hand-over of KV caches is `past_key_values` in a payload; this pipeline needs none, or has its own": (
+        "cfg_kv_collect_func", "omni_kv_config", "kv_transfer_config"),
     "a request's `instructions` are not limited by themselves; `limits: {text_characters: N}` limits its text": (
         "tts_max_instructions_length",),
 }  # fmt: skip
