@@ -136,7 +136,7 @@ async def test_a_route_to_no_result_that_is_awaited_fails_the_request(left_out: 
     requests.handle(CompleteMessage("r", "in", None, error, left_out=left_out))
     if fails:
         with pytest.raises(RequestFailedError, match="the route leads nowhere"):
-            await task
+            await asyncio.wait_for(task, 5)
     else:
         requests.handle(complete("r", 1))
         assert await task == {"out": 1}
