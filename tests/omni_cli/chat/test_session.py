@@ -125,6 +125,8 @@ async def test_commands_change_the_next_request(tmp_path: Path) -> None:
         ("/save", "/save needs one file"),
         ("/save x.wav", "there is no speech to save"),
         ("/save /nowhere/x.md", "No such file"),
+        ("/save x.mp3", "there is no speech to save"),
+        ("/save x.gif", "x.gif: speech is saved as .wav, .mp3"),
         ("/help", "/voice [NAME]"),
     ],
 )
@@ -151,6 +153,8 @@ async def test_saving(tmp_path: Path) -> None:
     assert (tmp_path / "my chat.md").read_text() == "**user**: hello\n\n**assistant**: olleh\n"
     with wave.open(str(tmp_path / "a.wav")) as file:
         assert file.getnframes() == 800
+    await chat.say(f"/save {tmp_path}/a.flac")
+    assert (tmp_path / "a.flac").read_bytes().startswith(b"fLaC")
     assert "exists; choose another name" in await chat.say(f"/save {tmp_path}/a.wav")
 
 

@@ -21,6 +21,8 @@ from omni_cli.chat.slash import NAMES, help_lines, split
 from omni_cli.request.generation import Generation
 from omni_cli.request.images import StepsShown
 from omni_cli.request.media import problem_of
+from omni_cli.request.out import ENCODED
+from omni_cli.request.sound import sound_writer
 from omni_cli.request.wav import WavWriter
 from omni_cli.sound_device import RECORDING_RATE, Player, Recorder, SoundDeviceError, open_sounddevice
 from omni_core import Audio
@@ -180,19 +182,26 @@ class Session:
         if path is None:
             self._screen.error("/save needs one file: /save chat.md, /save chat.json or /save reply.wav")
             return
+        sound = path.suffix.lower() in (".wav", *ENCODED)
         if path.exists():
             self._screen.error(f"{path} exists; choose another name")
-        elif path.suffix == ".wav" and not self._speech:
+        elif sound and not self._speech:
             self._screen.error("there is no speech to save: the last reply had none")
+        elif not sound and path.suffix.lower() not in ("", ".md", ".txt", ".json"):
+            self._screen.error(
+                f"{path}: speech is saved as .wav, {', '.join(ENCODED)}, the conversation as .md, .txt, .json"
+            )
         else:
             try:
-                if path.suffix == ".wav" and self._speech:
-                    self._speech.save(path)
+                if sound and self._speech:
+                    writer = sound_writer(path)
+                    writer.write(self._speech.samples, self._speech.sample_rate)
+                    writer.close()
                 else:
                     path.write_text(written(self.conversation.messages(), path))
                 self._screen.notice(f"saved {path}")
-            except OSError as error:
-                self._screen.error(f"{path}: {error.strerror or error}")
+            except (OSError, ImportError) as error:
+                self._screen.error(f"{path}: {getattr(error, 'strerror', None) or error}")
 
     async def _record(self) -> None:
         """Record a turn with the microphone and send it."""
@@ -241,7 +250,7 @@ class Session:
 
     async def _reply(self, messages: list[Message]) -> None:
         path = next(self._files) if self._files is not None else None
-        writer = WavWriter(path) if path is not None else None
+        writer = sound_writer(path) if path is not None else None
         player = self._player() if self._player is not None else None
         sinks: list[SpeechSink] = [sink for sink in (writer, player) if sink is not None]
         try:

@@ -11,6 +11,15 @@ from pathlib import Path
 import click
 
 STANDARD_OUTPUT = Path("-")
+WAV_SUFFIXES = ("", ".wav", ".wave")
+ENCODED = {
+    ".mp3": ("mp3", "libmp3lame"),
+    ".flac": ("flac", "flac"),
+    ".opus": ("ogg", "libopus"),
+    ".ogg": ("ogg", "libopus"),
+    ".m4a": ("ipod", "aac"),
+}
+"""FFmpeg's container and codec of each other format."""
 IMAGE_FORMATS = (".png", ".jpg", ".jpeg", ".webp")
 VIDEO_FORMATS = (".mp4",)
 
@@ -25,7 +34,7 @@ def check_out(path: Path, *, no_speech: bool = False) -> None:
     """Refuse a ``--out`` that speech cannot or must not be written to.
 
     Raises:
-        click.UsageError: a folder that cannot be written, a terminal, or a file that holds something other than sound.
+        click.UsageError: an unknown format, a folder that cannot be written, a terminal, or a file that holds something other than sound.
     """
     if no_speech:
         raise click.UsageError("--out writes speech; remove --no-speech")
@@ -33,7 +42,15 @@ def check_out(path: Path, *, no_speech: bool = False) -> None:
         if sys.stdout.isatty():
             raise click.UsageError("--out - writes WAV data to standard output; pipe it: --out - | aplay -")
         return
-    _check_place(path, is_wav, "WAV file")
+    suffix = path.suffix.lower()
+    if suffix not in (*WAV_SUFFIXES, *ENCODED):
+        raise click.UsageError(
+            f"--out {path}: speech is written as .wav, {', '.join(ENCODED)}, images as {', '.join(IMAGE_FORMATS)}, "
+            f"videos as {', '.join(VIDEO_FORMATS)}"
+        )
+    if suffix in ENCODED and (find_spec("av") is None or find_spec("numpy") is None):
+        raise click.UsageError(f"--out needs PyAV and NumPy for {suffix} files: pip install av numpy; or name it .wav")
+    _check_place(path, is_sound, "sound file")
 
 
 def check_image_out(path: Path) -> None:
@@ -79,11 +96,14 @@ def check_folder(option: str, path: Path) -> None:
         raise click.UsageError(f"{option} {path}: the folder {folder} does not exist or cannot be written")
 
 
-def is_wav(path: Path) -> bool:
-    """Return whether the file is empty or begins as a WAV file does."""
+def is_sound(path: Path) -> bool:
+    """Return whether the file is empty or begins as a sound file of a known format does."""
     with path.open("rb") as file:
         head = file.read(12)
-    return not head or (head[:4] == b"RIFF" and head[8:] == b"WAVE")
+    starts = (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xe3", b"fLaC", b"OggS")
+    return (
+        not head or head.startswith(starts) or head[4:] == b"ftypM4A " or (head[:4] == b"RIFF" and head[8:] == b"WAVE")
+    )
 
 
 def is_image(path: Path) -> bool:

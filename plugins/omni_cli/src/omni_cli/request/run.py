@@ -45,7 +45,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": 
     REPLY,
     "--out",
     type=click.Path(path_type=Path),
-    help="Write the speech to this WAV file (- is standard output), the image to this PNG, JPEG or WebP file, the video to this MP4.",
+    help="Write the speech, image or video to this file, in the format of its suffix; - is standard output, speech as WAV.",
 )
 @section_option(REPLY, "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, not text.")
 @section_option(REPLY, "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a trace to this file.")

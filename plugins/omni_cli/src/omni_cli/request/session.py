@@ -1,4 +1,4 @@
-"""A pipeline that is run for one request, with its reply on a display, in a WAV file, or as JSON."""
+"""A pipeline that is run for one request, with its reply on a display, in a file, or as JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from omni_cli.request.display import Display
 from omni_cli.request.generation import Generation
 from omni_cli.request.images import StepsShown, as_document, save_images
 from omni_cli.request.out import STANDARD_OUTPUT, written_to
+from omni_cli.request.sound import sound_writer
 from omni_cli.request.videos import as_document as video_document
 from omni_cli.request.videos import save_video
 from omni_cli.request.wav import WavWriter
@@ -33,7 +34,9 @@ async def one_reply(
 ) -> None:
     """Run the pipeline for one request: ``omni run``."""
     sound = out if written_to(out) == "audio" else None
-    writer = WavWriter(sys.stdout.buffer if sound == STANDARD_OUTPUT else sound) if sound else None
+    writer = None
+    if sound:
+        writer = WavWriter(sys.stdout.buffer) if sound == STANDARD_OUTPUT else sound_writer(sound)
     with Display(quiet=as_json, text_to=sys.stderr if out == STANDARD_OUTPUT else None) as display:
         for notice in notices:
             display.notice(notice)
