@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -190,6 +191,35 @@ def test_errors_are_one_line_that_says_what_to_do(
     assert len([line for line in failed.stderr.splitlines() if line.startswith("Error")]) == 1
 
 
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_hub_that_does_not_answer_is_one_error_within_5_seconds(
+    listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        assert client._REACHED_WITHIN <= 4.0
+        monkeypatch.setattr(client, "_REACHED_WITHIN", 0.5)
+        began = time.monotonic()
+        with pytest.raises(ConfigError, match=rf"^owner/name: {endpoint} cannot be reached \(.+\); set HF_ENDPOINT"):
+            client.config_folder("owner/name")
+        assert time.monotonic() - began < 4
+    assert not caplog.records
+
+
+def test_a_model_that_is_here_needs_no_answer(machine: Machine, repository: str) -> None:
+    pulled = machine.omni("pull", repository).stdout
+    again = machine.omni("pull", repository, HF_ENDPOINT="http://127.0.0.1:9")
+    assert (again.stdout, again.stderr) == (pulled, "owner/parrot: 6 MiB\n")
+    (Path(pulled.strip()) / "model-00002-of-00002.safetensors").unlink()
+    incomplete = machine.omni("pull", repository, HF_ENDPOINT="http://127.0.0.1:9")
+    assert incomplete.stderr.startswith("Error: owner/parrot: http://127.0.0.1:9 cannot be reached (Connect")
+    assert incomplete.stderr.count("\n") == 1
+
+
 def test_a_token_opens_a_gated_repository(machine: Machine, repository: str) -> None:
     machine.hub.gated[repository] = "secret"
     assert machine.listing(repository, HF_TOKEN="secret").returncode == 0
@@ -200,6 +230,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_download(
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(client, "config_folder", lambda model, config="config.json": str(tmp_path))
+    monkeypatch.setattr(client, "_unreachable", lambda: None)
     monkeypatch.setattr(client, "_sizes", lambda *_: {"model.safetensors": 70 * 2**30, "film.mp4": 2**50})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 0, 20 * 2**30))
     with pytest.raises(
@@ -251,6 +282,7 @@ def test_what_is_checked_against_the_disk_is_what_is_downloaded(
         return str(tmp_path)
 
     (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(client, "_unreachable", lambda: None)
     monkeypatch.setattr(client, "config_folder", lambda model, config="config.json": str(tmp_path))
     monkeypatch.setattr(
         client, "_sizes", lambda *_: dict.fromkeys(("config.json", "a.safetensors", "original/a.safetensors"), 9)

@@ -8,6 +8,7 @@ are downloaded by :func:`download` only, which ``omni run`` and ``omni pull`` ca
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -43,6 +44,7 @@ _HUB_ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?
 _SHARD = re.compile(r"model-\d+-of-(\d+)\.safetensors")
 _AT_ONCE = 8
 _SECONDS = 30.0
+_REACHED_WITHIN = 4.0
 
 
 @frozen
@@ -83,9 +85,47 @@ def config_folder(model: str, config: str = "config.json") -> str:
 def _snapshot(model: str, repository: str, revision: str | None, config: str) -> str:
     """Return the folder of a repository's snapshot, with its file ``config``; the same commit for the life of this process."""
     with _errors(model):
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import errors, hf_hub_download
 
-        return str(Path(hf_hub_download(repository, config, revision=revision)).parent)
+        problem = _unreachable()
+        try:
+            found = hf_hub_download(repository, config, revision=revision, local_files_only=problem is not None)
+        except errors.LocalEntryNotFoundError:
+            if problem is None:
+                raise
+            raise ConfigError(f"{model}: {problem}") from None
+        return str(Path(found).parent)
+
+
+def _unreachable() -> str | None:
+    """Return why the hub does not answer; ``None`` if it does, or is not to be asked. ``huggingface_hub`` would try for half a minute."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if logging.getLogger().handlers:  # the program's log has the hub's lines: its own handler would print each again
+        logging.getLogger("huggingface_hub").handlers.clear()
+    if constants.is_offline_mode():
+        return None
+    problems = [f"no answer in {_REACHED_WITHIN:.0f} s"]
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_REACHED_WITHIN)
+        except Exception as error:
+            problems[0] = f"{type(error).__name__}: {_line(error)}"
+        else:
+            problems.clear()
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no timeout
+    asking.start()
+    asking.join(_REACHED_WITHIN)
+    return _out_of_reach(problems[0]) if problems else None
+
+
+def _out_of_reach(reason: str) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT} cannot be reached ({reason}); set HF_ENDPOINT for a mirror"
 
 
 def listing(model: str, needs: Sequence[str] = ()) -> Listing:
@@ -133,6 +173,11 @@ def download(model: str, files: Sequence[str] = FILES, config: str = "config.jso
     with _errors(model):
         from huggingface_hub import constants, snapshot_download
 
+        if problem := _unreachable():
+            with suppress(ConfigError):
+                _local(folder)
+                return str(folder)
+            raise ConfigError(f"{model}: {problem}")
         if not constants.is_offline_mode():
             wanted = {
                 name: size
@@ -202,6 +247,8 @@ def _remote(model: str, repository: str, commit: str) -> Listing:
     from concurrent.futures import ThreadPoolExecutor
 
     with _errors(model):
+        if problem := _unreachable():
+            raise ConfigError(f"{model}: {problem}")
         sizes = _sizes(repository, commit)
         names = _shards(repository, commit, list(sizes))
     tensors: dict[str, TensorInfo] = {}
@@ -308,7 +355,7 @@ def _reason(error: Exception) -> str:
         return "not on this machine, and HF_HUB_OFFLINE is set; unset it, or copy the hub's cache from a machine that has it"
     if isinstance(error, errors.LocalEntryNotFoundError):
         cause = error.__cause__ or error
-        return f"{constants.ENDPOINT} cannot be reached ({type(cause).__name__}: {_line(cause)}); set HF_ENDPOINT for a mirror"
+        return _out_of_reach(f"{type(cause).__name__}: {_line(cause)}")
     if isinstance(error, errors.EntryNotFoundError):
         return "the repository has no config.json; it is no checkpoint that omni can run"
     return f"cannot be fetched from {constants.ENDPOINT}: {type(error).__name__}: {_line(error)}"
