@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from qwen25_released import write_released
+from click.testing import CliRunner
+from qwen25_released import released, released_shapes, write_released
 
 from omni_cli.deploy.budgets import problems
 from omni_cli.deploy.fitting import placed
+from omni_core.cli.main import omni
 from omni_core.config.completion import DoesNotFitError, Machine
 from omni_core.config.placement import plan
 from omni_core.errors import ConfigError
 from omni_qwen25.code2mel import create_code2mel
-from omni_qwen25.config import read_config
-from omni_qwen25.memory import networks_of
+from omni_qwen25.config import parse_config, read_config
+from omni_qwen25.memory import networks_of, tensors_of
 from omni_qwen25.networks import load_talker, load_thinker
 from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
 from omni_testing import PresetConformance
 from omni_testing.presets import PresetMachine
+from omni_torch.checkpoints.headers import TensorInfo
 from omni_torch.checkpoints.hub import listing
 
 GIB = 2**30
 DECODERS_AND_ENCODERS = ("image_encoder", "audio_encoder", "thinker", "talker")
+
+
+@pytest.mark.parametrize("size", ["7B", "3B"])
+def test_sizes_from_the_config_alone_are_those_of_the_tensors(size: str) -> None:
+    raw = released(size)
+    model = parse_config(raw)
+    headers = {name: TensorInfo("BF16", prod(shape)) for name, shape in released_shapes(raw).items()}
+    for name, network in networks_of(model).items():
+        here, there = (network.weight_values(tensors, 1) for tensors in (tensors_of(model), headers))
+        assert here == pytest.approx(there, rel=1e-3 if network.cache is not None else 0.1), name
+
+
+def test_a_plan_needs_the_config_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**released("7B"), "architectures": ["Qwen2_5OmniModel"]}))
+    arguments = ["plan", "qwen25", "--model", str(tmp_path), "--gpus", "1", "--gpu-memory", "48GiB"]
+    told = CliRunner().invoke(omni, arguments)
+    assert (told.exit_code, "thinker: bfloat16 weights 14.2 GiB" in told.output) == (0, True), told.output
+    assert "(sizes from config.json)" in told.output
 
 
 @pytest.fixture(scope="module")

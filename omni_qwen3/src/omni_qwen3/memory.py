@@ -8,7 +8,7 @@ from attrs import evolve
 
 from omni_core.api import Machine, PipelineConfig, Placement
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
-from omni_qwen3.sizes import is_config_alone, tensors_of
+from omni_qwen3.sizes import is_config_alone, tensors_of, with_weights
 from omni_qwen3.works import has_expert_parallel, ranks_of
 from omni_qwen3.works import works as works
 from omni_torch.api import LIBRARIES, CacheShape, Network, config_folder, download, listing
@@ -24,13 +24,13 @@ _CHUNK_FRAMES = 64
 
 
 def fetch(model: str) -> str:
-    """Download the checkpoint; return its folder."""
-    return download(model, FILES)
+    """Download the checkpoint; return its folder. Raises ConfigError if that has no weights, which a plan does not need."""
+    return with_weights(download(model, FILES))
 
 
 def place(config: PipelineConfig, machine: Machine) -> Placement:
-    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`. For another machine the config is enough."""
-    is_alone = not machine.here and is_config_alone(config.model_path)
+    """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.devices.place`. ``config.json`` alone is enough."""
+    is_alone = is_config_alone(config.model_path)
     speaks = any(stage.name == "talker_ar" for stage in config.stages)
     model = read_config(config_folder(config.model_path))
     tensors = tensors_of(model) if is_alone else listing(config.model_path).tensors

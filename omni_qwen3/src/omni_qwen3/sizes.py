@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omni_core.api import ConfigError
 from omni_qwen3.config import DecoderConfig, QwenConfig
 from omni_qwen3.works import works_of
 from omni_torch.api import INDEX, SINGLE, PassWork, TensorInfo
@@ -15,20 +16,27 @@ def is_config_alone(model: str) -> bool:
     return folder.is_dir() and not any((folder / name).exists() for name in (INDEX, SINGLE))
 
 
+def with_weights(folder: str) -> str:
+    """Return the folder. Raises ConfigError if it holds no weights, which only a plan does not need."""
+    if is_config_alone(folder):
+        raise ConfigError(f"{folder} holds no weights: neither {INDEX} nor {SINGLE}")
+    return folder
+
+
 def tensors_of(model: QwenConfig) -> dict[str, TensorInfo]:
     """Return a tensor for each kind of weight, of all layers together, under a name that begins and ends as those of the checkpoint."""
     thinker, talker, predictor = model.thinker, model.talker.text, model.talker.predictor
     wide, inner, groups = model.talker.thinker_hidden_size, talker.intermediate_size, model.talker.code_groups - 1
     values = {
-        **_decoder("thinker.model.", thinker),
+        **decoder_sizes("thinker.model.", thinker),
         "thinker.model.embed_tokens.weight": thinker.vocab_size * thinker.hidden_size,
         "thinker.lm_head.weight": thinker.vocab_size * thinker.hidden_size,
-        **_decoder("talker.model.", talker),
+        **decoder_sizes("talker.model.", talker),
         "talker.model.codec_embedding.weight": talker.vocab_size * talker.hidden_size,
         "talker.codec_head.weight": talker.vocab_size * talker.hidden_size,
         "talker.projections.linear_fc1.weight": 2 * inner * wide,
         "talker.projections.linear_fc2.weight": 2 * inner * talker.hidden_size,
-        **_decoder("talker.code_predictor.model.", predictor),
+        **decoder_sizes("talker.code_predictor.model.", predictor),
         "talker.code_predictor.model.codec_embedding.weight": groups * predictor.vocab_size * predictor.hidden_size,
         "talker.code_predictor.lm_head.weight": groups * predictor.vocab_size * predictor.hidden_size,
     }
@@ -41,7 +49,7 @@ def tensors_of(model: QwenConfig) -> dict[str, TensorInfo]:
     return {name: TensorInfo("BF16", count) for name, count in values.items() if count}
 
 
-def _decoder(prefix: str, config: DecoderConfig) -> dict[str, int]:
+def decoder_sizes(prefix: str, config: DecoderConfig) -> dict[str, int]:
     """Return the values of a decoder's layers by kind of weight."""
     hidden, layers = config.hidden_size, config.layers
     sparse = sum(config.is_sparse(layer) for layer in range(layers))

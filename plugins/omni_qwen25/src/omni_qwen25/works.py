@@ -22,7 +22,7 @@ MEL_RATE = 100
 _CHUNK = 300
 """Mel frames of a chunk of sound, by default."""
 
-_EVALUATIONS = 4 * (int(TOKEN2WAV_DEFAULTS["num_steps"]) - 1)
+EVALUATIONS = 4 * (int(TOKEN2WAV_DEFAULTS["num_steps"]) - 1)
 """Evaluations of the denoising network: four for each step between two of its points in time."""
 
 _PAIR = 2
@@ -119,10 +119,10 @@ def _denoising(config: Mapping[str, Any]) -> PassWork:
     moments = 6 * layers * hidden**2  # of the point in time, for all frames at once
     attended = layers * 4 * heads * config.get("block_size", 24)
     return PassWork(
-        _EVALUATIONS * (always + moments),
-        _EVALUATIONS * _PAIR * (2 * always + attended),
-        _EVALUATIONS * _PAIR * layers * hidden * 16,
-        _EVALUATIONS * layers * 16,
+        EVALUATIONS * (always + moments),
+        EVALUATIONS * _PAIR * (2 * always + attended),
+        EVALUATIONS * _PAIR * layers * hidden * 16,
+        EVALUATIONS * layers * 16,
     )
 
 
