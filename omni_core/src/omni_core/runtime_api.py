@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from omni_core.cli.logs import log_options, set_log_options
     from omni_core.cli.main import LazyGroup, omni
     from omni_core.cli.reply import SpeechSink, receive_reply, reply_document, seconds_of
-    from omni_core.cli.request import assign, set_at, standard_input
+    from omni_core.cli.request import assign, given_text, message_argument, set_at, standard_input
     from omni_core.cli.source import ENDPOINT_OPTIONS, SOURCE_OPTIONS, source_options, with_source
     from omni_core.client.checkpoints import CHECKPOINT_CONFIGS, config_of, interface_of
     from omni_core.client.replies import pcm16
@@ -129,8 +129,8 @@ __all__ = [
     "parse_options",
     # The command line: options that commands share, and how a reply is shown
     "signals_named", "until_terminated", "log_options", "set_log_options", "LazyGroup", "omni", "SpeechSink",
-    "receive_reply", "reply_document", "seconds_of", "assign", "set_at", "standard_input", "ENDPOINT_OPTIONS",
-    "SOURCE_OPTIONS", "source_options", "with_source",
+    "receive_reply", "reply_document", "seconds_of", "assign", "set_at", "given_text",
+    "message_argument", "standard_input", "ENDPOINT_OPTIONS", "SOURCE_OPTIONS", "source_options", "with_source",
     # What processes say to each other
     "decode", "encode", "encode_split", "CompleteMessage", "PeerJoinedMessage", "PeerLeftMessage", "ProfileDone",
     "ProfileMessage", "ProfileReport", "ProfileRequest", "ReadyMessage", "ShutdownMessage", "StageSpan",
@@ -160,7 +160,7 @@ _HOMES = {
     "omni_core.cli.logs": "log_options set_log_options",
     "omni_core.cli.main": "LazyGroup omni",
     "omni_core.cli.reply": "SpeechSink receive_reply reply_document seconds_of",
-    "omni_core.cli.request": "assign set_at standard_input",
+    "omni_core.cli.request": "assign given_text message_argument set_at standard_input",
     "omni_core.cli.source": "ENDPOINT_OPTIONS SOURCE_OPTIONS source_options with_source",
     "omni_core.client.checkpoints": "CHECKPOINT_CONFIGS config_of interface_of",
     "omni_core.client.replies": "pcm16",

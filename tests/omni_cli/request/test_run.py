@@ -91,7 +91,7 @@ def environment(pipeline: Path) -> dict[str, str]:
 
 def test_one_reply_in_text_and_sound(pipeline: Path, tmp_path: Path) -> None:
     out = tmp_path / "reply.wav"
-    answer = started(pipeline, "run", str(pipeline), "--text", "hello", "--out", str(out))
+    answer = started(pipeline, "run", str(pipeline), "--out", str(out), "hello")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "olleh\n"
     assert "a notice" in answer.stderr

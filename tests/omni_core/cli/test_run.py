@@ -13,7 +13,7 @@ import click
 import pytest
 
 from omni_cli.deploy.writing import dump_json
-from omni_core.cli.request import assign, set_at
+from omni_core.cli.request import assign, given_text, set_at
 from omni_core.config.schema import PipelineConfig, StageConfig
 
 STAGES = """
@@ -52,7 +52,7 @@ def run(
 
 def test_a_message_is_answered_with_its_parameters(pipeline: Path) -> None:
     given = ("--param", "heat=1", "--param", "deep.est=x", "--metadata", "who=me", "--timeout", "9")
-    answer = run(pipeline, "--text", "hello", *given)
+    answer = run(pipeline, "hello", *given)
     assert (answer.returncode, answer.stdout) == (0, "olleh {'heat': 1, 'deep': {'est': 'x'}} {'who': 'me'} 9.0\n"), (
         answer
     )
@@ -60,9 +60,34 @@ def test_a_message_is_answered_with_its_parameters(pipeline: Path) -> None:
 
 
 def test_json_is_one_document_and_the_message_may_come_from_standard_input(pipeline: Path) -> None:
-    answer = run(pipeline, "--json", said="hello\n")
+    answer = run(pipeline, "--json", said=" hello \n\n")
     document = json.loads(answer.stdout)
-    assert (document["text"], document["finish_reason"], document["audio_file"]) == ("olleh {} {} None", "stop", None)
+    assert (document["text"], document["finish_reason"], document["audio_file"]) == (
+        "\n olleh  {} {} None",
+        "stop",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "expected"),
+    [
+        ((), None, None),
+        ((), " a ", " a "),
+        ((" a  b ",), None, " a  b "),
+        (("a", "b?"), None, "a b?"),
+        (("-",), None, "-"),
+    ],
+)
+def test_the_message_is_an_argument_or_an_option(
+    words: tuple[str, ...], text: str | None, expected: str | None
+) -> None:
+    assert given_text({"message": words, "text": text}) == expected
+
+
+def test_a_message_given_twice_is_refused() -> None:
+    with pytest.raises(click.UsageError, match="given twice: as MESSAGE and by --text"):
+        given_text({"message": ("a",), "text": "a"})
 
 
 def test_speech_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:

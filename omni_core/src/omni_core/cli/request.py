@@ -8,8 +8,23 @@ from typing import Any
 
 import click
 
+message_argument = click.argument("message", nargs=-1)
+"""The words of a message behind the pipeline; :func:`given_text` joins them."""
+
 MOST_INPUT = 16 * 2**20
 """Bytes of a message from standard input."""
+
+
+def given_text(options: Mapping[str, Any]) -> str | None:
+    """Return the message of ``MESSAGE`` or ``--text``; ``None``: neither is given.
+
+    Raises:
+        click.UsageError: both are.
+    """
+    words, text = options["message"], options["text"]
+    if words and text is not None:
+        raise click.UsageError("the message is given twice: as MESSAGE and by --text")
+    return " ".join(words) if words else text
 
 
 def standard_input() -> str:
@@ -22,11 +37,11 @@ def standard_input() -> str:
     if len(given) > MOST_INPUT:
         raise click.UsageError(f"the message on standard input is longer than {MOST_INPUT >> 20} MiB")
     try:
-        text = given.decode().strip()
+        text = given.decode().removesuffix("\n")  # which a shell adds
     except UnicodeDecodeError as error:
         raise click.UsageError(f"the message on standard input is not UTF-8 text: {error}") from None
-    if not text:
-        raise click.UsageError("nothing to answer: standard input is empty; give a message, such as --text")
+    if not text.strip():
+        raise click.UsageError('nothing to answer: standard input is empty; give a message: omni run PIPELINE "Hello"')
     return text
 
 

@@ -11,7 +11,7 @@ import click
 
 from omni_core.cli.ending import signals_named, until_terminated
 from omni_core.cli.logs import log_options
-from omni_core.cli.request import assign, standard_input
+from omni_core.cli.request import assign, given_text, message_argument, standard_input
 from omni_core.cli.source import source_of, with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
@@ -52,17 +52,19 @@ class _Plain:
 
 @click.command(cls=_Run)
 @with_source
+@message_argument
 @log_options
-@click.option("--text", help="What to say to the model; - reads it from standard input.")
+@click.option("--text", help="What to say to the model, as MESSAGE; - reads it from standard input.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Give up after so many seconds.")
 @click.option("--param", multiple=True, metavar="KEY=VALUE", help="A parameter of the request: GROUP.NAME or NAME.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A key of the request's metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, errors included, not text.")
-def run(text: str | None, timeout: float | None, as_json: bool, **options: Any) -> None:
-    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. The message may also come
-    from standard input."""
+def run(timeout: float | None, as_json: bool, **options: Any) -> None:
+    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. MESSAGE may also come from standard
+    input."""
+    text = given_text(options)
     if text is None and sys.stdin is not None and sys.stdin.isatty():
-        raise click.UsageError(f"nothing to answer: give --text. A chat, and files, come with {_more()}")
+        raise click.UsageError(f"nothing to answer: give a MESSAGE. A chat, and files, come with {_more()}")
     content = [{"type": "text", "text": standard_input() if text in (None, "-") else text}]
     given: dict[str, Any] = {"params": {}, "metadata": {}}
     assign(given, options)

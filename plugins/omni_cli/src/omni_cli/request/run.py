@@ -28,7 +28,14 @@ from omni_cli.request.out import (
     written_to,
 )
 from omni_core.api import load_plugins
-from omni_core.runtime_api import signals_named, standard_input, until_terminated, with_source
+from omni_core.runtime_api import (
+    given_text,
+    message_argument,
+    signals_named,
+    standard_input,
+    until_terminated,
+    with_source,
+)
 
 CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": check_video_out}
 """Checks of the file for each kind of output."""
@@ -36,7 +43,8 @@ CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": 
 
 @click.command(cls=RequestCommand)
 @with_source
-@section_option(MESSAGE, "--text", help="What to say to the model; - reads it from standard input.")
+@message_argument
+@section_option(MESSAGE, "--text", help="What to say to the model, as MESSAGE; - reads it from standard input.")
 @section_option(MESSAGE, "--image", multiple=True, type=MediaFile("image"), help="An image file; may be repeated.")
 @section_option(MESSAGE, "--audio", multiple=True, type=MediaFile("audio"), help="An audio file; may be repeated.")
 @section_option(MESSAGE, "--video", multiple=True, type=MediaFile("video"), help="A video file; may be repeated.")
@@ -53,9 +61,10 @@ CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": 
 @section_option("Chat", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. The message may come from standard input.
+    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. MESSAGE may come from standard input.
     Without one, in a terminal: a chat (`omni chat`)."""
-    text, out, trace, as_json = (options[name] for name in ("text", "out", "trace", "as_json"))
+    text = given_text(options)
+    out, trace, as_json = (options[name] for name in ("out", "trace", "as_json"))
     media = [(kind, path) for kind in ("image", "audio", "video") for path in options[kind]]
     if text is None and not media and sys.stdin is not None and sys.stdin.isatty():
         _chat(context, options)
