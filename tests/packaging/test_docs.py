@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -96,6 +97,39 @@ def test_the_readme_of_a_distribution_stands_alone() -> None:
         assert text.startswith(f"# {name}\n"), project
         assert "pip install" in text, project
         assert not re.findall(r"\]\((?!https?:|#)", text), f"{project}: an index has no other files to link to"
+
+
+PROJECTS = {
+    project["name"]: (folder, [re.split(r"[^\w-]", each)[0] for each in project["dependencies"]])
+    for folder in (
+        path.parent for path in [*ROOT.glob("omni_*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
+    )
+    for project in [tomllib.loads((folder / "pyproject.toml").read_text())["project"]]
+}
+
+
+def folders(line: str) -> set[Path]:
+    """The folders that a line of pip installs, as bash reads it."""
+    spread = re.sub(r"(\S+){(\S+)}", lambda each: " ".join(each[1] + name for name in each[2].split(",")), line)
+    return {ROOT / name for name in re.findall(r"(?<=[ '])\./([\w/]+)", spread)}
+
+
+def test_what_a_page_installs_is_here_or_said_to_come_with_the_release() -> None:
+    at_first = folders((DOCS / "getting-started.md").read_text())
+    named = re.compile(rf"(?<![./\w-])({'|'.join(PROJECTS)})(?![\w.-])")
+    for page in (ROOT / "README.md", *DOCS.glob("*.md")):
+        text = page.read_text()
+        for block in re.finditer(r"^```(?:bash|shell)\n(.*?)^```|^    pip .*$", text, re.DOTALL | re.MULTILINE):
+            before = text[: block.start()].rstrip().rpartition("\n")[2]
+            for line in re.findall(r"^.*pip install (?!nox).*$", block[0], re.MULTILINE):
+                command = line.partition("#")[0]
+                if "When released" not in before and "--find-links" not in command:
+                    assert not named.findall(command), f"{page}: {line}"
+                here = folders(command)
+                for folder in here:
+                    [needs] = [needs for where, needs in PROJECTS.values() if where == folder]
+                    needed = {PROJECTS[name][0] for name in needs if name in PROJECTS}
+                    assert needed <= here | at_first, f"{page}: {line}"
 
 
 def test_the_plugin_in_the_readme_answers(tmp_path: Path) -> None:

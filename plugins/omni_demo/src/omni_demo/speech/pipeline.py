@@ -14,6 +14,9 @@ from omni_qwen3.pipeline import qwen3_omni
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 """The checkpoint's folder: package data, in the released layout."""
 
+QUESTION = "What did I say?"
+"""The question about a recording that the model was trained on."""
+
 
 def default_model() -> tuple[str, str]:
     """Return the checkpoint of ``omni run demo`` without ``--model``, and a notice that describes it."""
@@ -27,4 +30,7 @@ def default_model() -> tuple[str, str]:
 def demo(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Return Qwen3-Omni's pipeline, in float32. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
     options.setdefault("dtype", "float32")  # stored in bfloat16 to be small, trained in float32
-    return evolve(qwen3_omni(model_path, **options), name="demo")
+    made = qwen3_omni(model_path, **options)
+    assert made.interface is not None
+    prompts = {**made.interface.prompts, "transcription": QUESTION}
+    return evolve(made, name="demo", interface=evolve(made.interface, prompts=prompts))
