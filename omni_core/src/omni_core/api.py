@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from omni_core.hookspecs import (
         HOOKS,
+        CommandComponent,
         Component,
         KernelComponent,
         PartComponent,
@@ -118,7 +119,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     # Plugins: the marker of hooks, and the components that they return
-    "HOOKS", "Component", "KernelComponent", "PartComponent", "PipelineComponent", "Probe", "ProbeWarning",
+    "HOOKS", "CommandComponent", "Component", "KernelComponent", "PartComponent", "PipelineComponent", "Probe", "ProbeWarning",
     "RelayComponent", "SchedulerComponent", "ServiceComponent", "hookimpl", "hookspec",
     # Installed plugins, dotted references, and the names of an interface of one's own
     "PluginRegistry", "load_plugins", "imported", "load", "exports",
@@ -172,7 +173,7 @@ _HOMES = {
         "RequestTimeoutError RequestTooLargeError StartupError did_you_mean shown"
     ),
     "omni_core.hookspecs": (
-        "HOOKS Component KernelComponent PartComponent PipelineComponent Probe ProbeWarning RelayComponent "
+        "HOOKS CommandComponent Component KernelComponent PartComponent PipelineComponent Probe ProbeWarning RelayComponent "
         "SchedulerComponent ServiceComponent hookimpl hookspec"
     ),
     "omni_core.interface": (

@@ -197,6 +197,17 @@ class ServiceComponent(Component):
 
 
 @frozen
+class CommandComponent(Component):
+    """A command.
+
+    Attributes:
+        section: the heading under which ``omni --help`` lists it, such as ``Run``; of a group's command without effect.
+    """
+
+    section: str = field(default="Others", kw_only=True)
+
+
+@frozen
 class Hook:
     """One hook of this page.
 
@@ -377,11 +388,12 @@ def omni_launchers() -> list[Component]:
 def omni_commands() -> list[Component]:
     """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used.
 
-    ``omni --help`` lists names and summaries. A name of two words is a command of a group: ``config explain``. Example::
+    ``omni --help`` lists names and summaries, of a ``CommandComponent`` under its ``section``. A name of two words is a command of a
+    group: ``config explain``. Example::
 
         @hookimpl
         def omni_commands():
-            return [Component("greet", "my_tool.commands:greet", "says hello")]
+            return [CommandComponent("greet", "my_tool.commands:greet", "says hello", section="Run")]
     """
     return []
 

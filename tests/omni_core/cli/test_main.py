@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from omni_core.cli.main import error_document, omni
+from omni_core.cli.main import SECTIONS, error_document, omni
 from omni_core.errors import ConfigError, OverloadedError, RequestFailedError
+from omni_core.hookspecs import CommandComponent, Component
 from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus
 from omni_core.plugins.advice import advice
 
@@ -32,6 +36,30 @@ def test_json_errors_are_json(arguments: list[str], code: int, kind: str, words:
     error = json.loads(answer.stdout)["error"]
     assert error["type"] == kind
     assert words in error["message"]
+
+
+def test_help_lists_commands_in_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sections() -> dict[str, list[str]]:
+        _, *found = re.split(r"^(\w+):$", CliRunner().invoke(omni, ["--help"]).stdout, flags=re.MULTILINE)[2:]
+        return {
+            name: re.findall(r"^  (\S+)", rows, re.MULTILINE)
+            for name, rows in zip(found[::2], found[1::2], strict=True)
+        }
+
+    shown = sections()
+    assert list(shown) == [*SECTIONS], "each command of ours has one"
+    assert shown["Run"][0] == "run"
+    assert {"serve", "keys"} <= {*shown["Serve"]}
+    greet = Component("greet", "my_tool:greet", "says hello")
+    look = CommandComponent("look", "my_tool:look", "looks", section="Look")
+    record = PluginRecord("mine", "my-tool", "1", "m")
+    monkeypatch.setattr(PluginRegistry, "components", lambda *_: [(greet, record), (look, record)])
+    assert sections() == {"Run": ["run"], "Others": ["greet"], "Look": ["look"]}
+
+
+def test_the_command_is_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "omni_core", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("omni, version ")
 
 
 def test_json_of_what_succeeds_is_untouched() -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,10 +17,16 @@ from omni_core.cli.logs import group_log_options
 from omni_core.elsewhere import FLAGS
 from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
+if TYPE_CHECKING:
+    from omni_core.hookspecs import Component
+
 COMMANDS = {
     "run": ("omni_core.cli.run:run", "Run a pipeline for one request."),
 }
 """The core's own commands: where each is, and one line about it. One of the same name that a plugin provides is used instead."""
+
+SECTIONS = ("Run", "Serve", "Operate", "Prepare", "Develop")
+"""The first sections of ``omni --help``, in this order; others follow."""
 
 _FIELD = re.compile(
     r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):(?! unknown field)", re.MULTILINE
@@ -44,7 +50,7 @@ class LazyGroup(click.Group):
         own = {name: command.get_short_help_str(200) for name, command in self.commands.items()}
         if not self._prefix:
             own |= {name: summary for name, (_, summary) in COMMANDS.items()}
-        return own | dict(_plugin_commands(self._prefix))
+        return own | {each.name.removeprefix(self._prefix): each.summary for each in _plugin_components(self._prefix)}
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
         """Run a command. With ``--json``, a deliberate error is a JSON document on standard output."""
@@ -107,18 +113,25 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._summaries.items()))
+        if self._prefix:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(self._summaries.items()))
+            return
+        found = dict.fromkeys(COMMANDS, SECTIONS[0])
+        found |= {each.name: getattr(each, "section", "Others") for each in _plugin_components("")}
+        for section in dict.fromkeys((*SECTIONS, *found.values())):
+            if rows := [(name, summary) for name, summary in self._summaries.items() if found[name] == section]:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
 
-def _plugin_commands(prefix: str) -> Iterator[tuple[str, str]]:
-    """Name and summary of each command that a plugin adds to a group."""
+def _plugin_components(prefix: str) -> Iterator[Component]:
+    """Each command that a plugin adds to a group."""
     from omni_core.plugins import load_plugins
 
     for component, _ in load_plugins().components("omni_commands"):
-        name = component.name.removeprefix(prefix)
-        if component.name.startswith(prefix) and " " not in name:
-            yield name, component.summary
+        if component.name.startswith(prefix) and " " not in component.name.removeprefix(prefix):
+            yield component
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

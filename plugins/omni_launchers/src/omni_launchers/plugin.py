@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from omni_core.api import Component, hookimpl
+from omni_core.api import CommandComponent, Component, hookimpl
 
 
 @hookimpl
 def omni_launchers() -> list[Component]:
     """Return the launchers by name."""
     return [
-        Component(
+        CommandComponent(
             "hosts",
             "omni_launchers.hosts.launcher:HostsLauncher",
             "hosts that serve (omni hosts serve) or join (omni hosts join)",
             requires=("zmq",),
             conformance="omni_testing.ours.hosts:HostsConformance",
+            section="Operate",
         ),
         Component(
             "ssh",
@@ -43,7 +44,14 @@ def omni_launchers() -> list[Component]:
 @hookimpl
 def omni_commands() -> list[Component]:
     """Return the command of hosts."""
-    return [Component("hosts", "omni_launchers.hosts.commands:hosts", "Let pipelines of other hosts run stages here.")]
+    return [
+        CommandComponent(
+            "hosts",
+            "omni_launchers.hosts.commands:hosts",
+            "Let pipelines of other hosts run stages here.",
+            section="Operate",
+        )
+    ]
 
 
 def _missing(program: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.api import Component, ServiceComponent, hookimpl
+from omni_core.api import CommandComponent, Component, ServiceComponent, hookimpl
 
 
 @hookimpl
@@ -17,7 +17,12 @@ def omni_commands() -> list[Component]:
         Component(
             "plan --simulate", "omni_planner.simulate:simulate_command", "Predict what the pipeline does under a load."
         ),
-        Component("simulate", "omni_planner.simulate:simulate_command", "Predict what a pipeline does under a load."),
+        CommandComponent(
+            "simulate",
+            "omni_planner.simulate:simulate_command",
+            "Predict what a pipeline does under a load.",
+            section="Prepare",
+        ),
     ]
 
 

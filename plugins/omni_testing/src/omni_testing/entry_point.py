@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from omni_core.api import Component, ServiceComponent, hookimpl
+from omni_core.api import CommandComponent, Component, ServiceComponent, hookimpl
 
 
 @hookimpl
 def omni_commands() -> list[Component]:
     """Return the command that writes checkpoints."""
     summary = "Write a tiny checkpoint of one of our models with random weights."
-    return [Component("tiny-checkpoint", "omni_testing.tiny.command:tiny_checkpoint", summary)]
+    return [
+        CommandComponent("tiny-checkpoint", "omni_testing.tiny.command:tiny_checkpoint", summary, section="Develop")
+    ]
 
 
 @hookimpl

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from omni_core.api import Component, SchedulerComponent, ServiceComponent, hookimpl
+from omni_core.api import CommandComponent, Component, SchedulerComponent, ServiceComponent, hookimpl
 
 
 @hookimpl
 def omni_commands() -> list[Component]:
     """Return the commands by name."""
     return [
-        Component(
+        CommandComponent(
             "cache",
             "omni_torch.checkpoints.cache_command:cache",
             "List or remove the prepared weights that later starts map.",
+            section="Prepare",
         ),
-        Component("pull", "omni_torch.checkpoints.pull:pull", "Download a checkpoint from the hub."),
+        CommandComponent(
+            "pull", "omni_torch.checkpoints.pull:pull", "Download a checkpoint from the hub.", section="Prepare"
+        ),
     ]
 
 
