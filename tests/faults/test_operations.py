@@ -91,7 +91,11 @@ async def test_streams_to_clients_are_not_cut(folder: Path) -> None:
 REFUSED: list[tuple[dict[str, Any], type[OmniError], str]] = [
     ({"factory_args.makr": "new"}, StartupError, r"'live_stages:work' has no such parameter; did you mean 'mark'"),
     ({"factory_args.weights": "/no/weights"}, StartupError, r"FileNotFoundError.*/no/weights"),
-    ({"factory": "live_stages:wrok"}, StartupError, r"has no attribute 'wrok'"),
+    (
+        {"factory": "live_stages:wrok"},
+        ConfigError,
+        r"stages\[work\].factory: .* no attribute 'wrok'; did you mean 'work'",
+    ),
     ({"env.A=B": "1"}, ConfigError, r"no environment variable can have this name"),
     ({"factry": 1}, ConfigError, r"'factry' is not a field here; did you mean 'factory'"),
     ({"next": "begin"}, ConfigError, r"'next' cannot be changed while the pipeline runs"),

@@ -43,7 +43,10 @@ def load(reference: str) -> Any:
         try:
             value = getattr(value, name)
         except AttributeError:
-            raise ConfigError(f"{reference!r}: module {module_name!r} has no attribute {attribute!r}") from None
+            nearest = did_you_mean(name, [each for each in dir(value) if not each.startswith("_")])
+            raise ConfigError(
+                f"{reference!r}: module {module_name!r} has no attribute {attribute!r}{nearest}"
+            ) from None
     return value
 
 
@@ -82,10 +85,16 @@ def reference_problem(reference: str) -> str | None:
     What a module defines is read from its source; one without source, with ``__getattr__``, ``globals()`` or ``from x import *`` may
     define any name.
     """
+    module = normalize(reference).partition(":")[0]
+    return f"module {module!r} does not exist" if find_module(module) is None else attribute_problem(reference)
+
+
+def attribute_problem(reference: str) -> str | None:
+    """Return why the module of ``reference`` lacks its attribute, as :func:`reference_problem`; ``None`` where there is no such module."""
     module, _, attribute = normalize(reference).partition(":")
     spec = find_module(module)
     if spec is None:
-        return f"module {module!r} does not exist"
+        return None
     read = getattr(spec.loader, "get_source", None)
     source = None if read is None else read(spec.name)
     if source is None:

@@ -78,7 +78,7 @@ async def test_streams_arrive_whole_and_in_order(tmp_path: Path, together: bool)
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [("fails_to_start", "no weights here"), ("dies_at_start", "my last words"), ("no_such_thing", "no_such_thing")],
+    [("fails_to_start", "no weights here"), ("dies_at_start", "my last words")],
 )
 async def test_a_stage_that_cannot_start_is_named(tmp_path: Path, function: str, expected: str) -> None:
     config = pipeline(tmp_path, stage("start", "start", next="bad"), stage("bad", function, terminal=True))

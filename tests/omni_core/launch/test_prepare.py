@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import PluginError
+from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import ServiceComponent
 from omni_core.launch.prepare import ENVIRONMENT, prepare
 from omni_core.plugins import PluginRecord, PluginRegistry
@@ -63,6 +64,28 @@ def test_ranks_need_a_service() -> None:
     prepare(config(), REGISTRY)
     with pytest.raises(PluginError, match=r"tp_size: .*: pip install omni-torch"):
         prepare(config(process="wide", tp_size=2), _Relays([]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"factory": "json:laods"},
+        {
+            "factory": None,
+            "factory_args": {},
+            "model_runner": "json:load",
+            "scheduler": "json:load",
+            "feedback": "json:laods",
+        },
+        {"route_fn": "json:laods"},
+        {"project_payload": {"last": "json:laods"}},
+    ],
+)
+def test_a_name_that_its_module_lacks_is_told_before_anything_starts(fields: dict[str, Any]) -> None:
+    field = next(name for name, value in fields.items() if "laods" in str(value))
+    made = config()
+    with pytest.raises(ConfigError, match=rf"stages\[first\]\.{field}.*: 'json:laods': .*; did you mean 'load"):
+        prepare(evolve(made, stages=[evolve(made.stages[0], **fields), made.stages[1]]), REGISTRY)
 
 
 class _Relays(PluginRegistry):

@@ -30,16 +30,16 @@ def test_distributions_that_require_torch_are_known(reference: str, expected: bo
 def test_processes_that_torch_stages_send_to_expect_tensors(tmp_path: Path) -> None:
     def stage(name: str, package: str, following: str | None, **fields: Any) -> StageConfig:
         return StageConfig(
-            name=name, factory=f"{package}:f", process=name, next=following, terminal=following is None, **fields
+            name=name, factory=package, process=name, next=following, terminal=following is None, **fields
         )
 
     config = PipelineConfig(
         model_path="none",
         stages=[
-            stage("plain", "json", "model"),
-            stage("model", "omni_torch", "middle", stream_to=["late"]),
-            stage("middle", "json", "late"),
-            stage("late", "json", None),
+            stage("plain", "json:loads", "model"),
+            stage("model", "omni_torch.api:Network", "middle", stream_to=["late"]),
+            stage("middle", "json:loads", "late"),
+            stage("late", "json:loads", None),
         ],
     )
     units = prepare(config, load_plugins()).units

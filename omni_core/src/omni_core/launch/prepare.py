@@ -18,13 +18,14 @@ from omni_core.config.placement import PlannedProcess, Replica, plan, process_gr
 from omni_core.config.schema import PartConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import reachable
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
+from omni_core.errors import ConfigError
 from omni_core.launch.relay_plan import own_relay, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.placing import endpoint_of
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import NetworkSpec, PartSpec, ProcessSpec, StageSpec, UnitSpec
-from omni_core.references import load
+from omni_core.references import attribute_problem, load
 from omni_core.services import IN_STAGES, KERNELS, RANKS
 from omni_core.stage.parts import Names, part_terminals
 from omni_core.stage_logs import stage_environment
@@ -215,6 +216,10 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
     given = {name: getattr(stage, name) for name in STAGE_PARTS} | {"scheduler": scheduler_of(stage, registry)}
     resolved: dict[str, Any] = {part: resolve_part(stage, part, name, registry) for part, name in given.items()}
     resolved |= {name: _projection(getattr(stage, name), registry) for name in _FUNCTIONS}
+    projections = {target: _projection(name, registry) or "" for target, name in stage.project_payload.items()}
+    for field, reference in (resolved | {f"project_payload.{to}": each for to, each in projections.items()}).items():
+        if reference is not None and not stage.hosts and (problem := attribute_problem(reference)):
+            raise ConfigError(f"stages[{stage.name}].{field}: {reference!r}: {problem}")
     return StageSpec(
         name=stage.name,
         **resolved,
@@ -228,7 +233,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         chunks_to=stage.chunks_to,
         part=stage.part or "",
         enters=_enters(config, stage),
-        project_payload={target: _projection(name, registry) or "" for target, name in stage.project_payload.items()},
+        project_payload=projections,
         compute_timeout=stage.compute_timeout,
         injected={
             "model_path": config.parts[stage.part].model_path if stage.part else config.model_path,

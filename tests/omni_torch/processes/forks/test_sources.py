@@ -44,12 +44,12 @@ def test_what_has_no_source_of_that_kind_imports_no_torch(reference: str) -> Non
 
 
 def test_a_plain_module_that_imports_torch_shares_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "stages_with_torch.py").write_text("import torch")
+    (tmp_path / "stages_with_torch.py").write_text("import torch\nf = torch")
     monkeypatch.syspath_prepend(str(tmp_path))
     stages = [
         StageConfig(name="one", factory="stages_with_torch:f", process="one", next="two", preload=["json"]),
-        StageConfig(name="two", factory="json:f", process="two", next="three"),
-        StageConfig(name="three", factory="omni_torch:f", process="three", terminal=True),
+        StageConfig(name="two", factory="json:loads", process="two", next="three"),
+        StageConfig(name="three", factory="omni_torch.api:f", process="three", terminal=True),
     ]
     units = prepare(PipelineConfig(model_path="none", stages=stages), load_plugins()).units
     found = {unit.name: preload_of(unit.processes[0]) for unit in units}
