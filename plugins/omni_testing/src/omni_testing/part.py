@@ -12,7 +12,7 @@ from attrs import evolve
 from omni_cli.deploy.writing import dump_json, load_config
 from omni_core.api import EndpointsConfig, OmniRequest, PipelineConfig, compose, open_async
 from omni_core.runtime_api import encode
-from omni_testing.driving import driven
+from omni_testing.driving import driven, started
 
 NAME = "part"
 
@@ -51,5 +51,5 @@ class PartConformance:
 
     async def _answers(self, config: PipelineConfig) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-            async with open_async(evolve(config, endpoints=EndpointsConfig(folder))) as client:
+            async with started(open_async(evolve(config, endpoints=EndpointsConfig(folder)))) as client:
                 return list(await asyncio.gather(*map(client.submit, self.requests())))

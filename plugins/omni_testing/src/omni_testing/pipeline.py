@@ -17,7 +17,7 @@ from omni_cli.deploy.declarations import declaration_problems
 from omni_cli.deploy.writing import dump_json, load_config
 from omni_core.api import AsyncPipe, EndpointsConfig, OmniError, OmniRequest, PipelineConfig, load_plugins, open_async
 from omni_core.runtime_api import StageSpec, StreamEvent, encode, prepare, validate
-from omni_testing.driving import driven
+from omni_testing.driving import driven, started
 from omni_testing.outputs import check_outputs
 
 _RESOLVE = """
@@ -80,7 +80,7 @@ class PipelineConformance(PipelineStructureConformance):
         return encode(one) == encode(other)
 
     def _open(self, folder: str) -> Any:
-        return open_async(evolve(self.config(), endpoints=EndpointsConfig(folder)))
+        return started(open_async(evolve(self.config(), endpoints=EndpointsConfig(folder))))
 
     @driven
     async def test_streamed_together_or_alone_it_answers_alike(self) -> None:
