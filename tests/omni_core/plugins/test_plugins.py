@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from omni_cli.plugins import check
 from omni_core.errors import PluginError
 from omni_core.hookspecs import HOOKS, Component
-from omni_core.plugins.discovery import PluginStatus, discover
+from omni_core.plugins.discovery import PluginRecord, PluginStatus, discover
+from omni_core.plugins.levels import Levels
 from omni_core.plugins.registry import PluginRegistry
 from omni_core.references import reference_problem
 
@@ -462,3 +463,14 @@ def test_a_module_is_found_in_a_package_whose_places_are_paths(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "placed", package)
     assert reference_problem("placed.inner:value") is None
     assert reference_problem("placed.other:value") == "module 'placed.other' does not exist"
+
+
+def test_a_broken_plugin_of_other_kinds_is_no_suspect() -> None:
+    levels: list[Levels] = [{}, {"omni_relays": (1,)}, {"omni_pipelines": (1,)}]
+    records = [
+        PluginRecord(name, f"dist-{name}", "1", "m", PluginStatus.BROKEN, "it is", levels=each)
+        for name, each in zip(("silent", "relay", "model"), levels, strict=True)
+    ]
+    with pytest.raises(PluginError) as caught:
+        PluginRegistry(records).get("omni_pipelines", "absent")
+    assert re.findall(r"omni plugins show (\w+)", str(caught.value)) == ["silent", "model"]

@@ -99,7 +99,7 @@ class LazyGroup(click.Group):
 
             if advice := comes_with("commands", name, records=registry.records):
                 unknown = f"the command {name!r} comes with {advice}"
-            context.fail("; ".join([unknown, *registry.suspects()]))
+            context.fail("; ".join([unknown, *registry.suspects("omni_commands")]))
         component, record = next(each for each in registry.components("omni_commands") if each[0].name == name)
         try:
             with isolated():

@@ -44,7 +44,7 @@ def scheduler_of(stage: StageConfig, registry: PluginRegistry) -> str | None:
     found = [each for each in _model_schedulers(registry) if problem_of(each) is None]
     if not found:
         reasons = "".join(f"; {each.name!r}: {problem_of(each)}" for each in _model_schedulers(registry))
-        suspects = "".join(f"; {each}" for each in registry.suspects())
+        suspects = "".join(f"; {each}" for each in registry.suspects("omni_schedulers"))
         raise PluginError(
             f"stages[{stage.name}].scheduler: no scheduler that can drive {stage.model_runner!r} is installed; one comes with "
             f"{comes_with('schedulers', 'engine', 'sglang', records=registry.records)}{reasons}{suspects}"

@@ -45,7 +45,7 @@ class PluginRegistry:
         """
         found = [(component, record) for component, record in self.components(hook) if component.name == name]
         if hook not in self.hooks:
-            raise PluginError("; ".join([f"no plugin that works defines the hook {hook!r}", *self.suspects()]))
+            raise PluginError("; ".join([f"no plugin that works defines the hook {hook!r}", *self.suspects(hook)]))
         kind = self.hooks[hook].kind
         if len(found) == 1:
             return found[0][0]
@@ -53,18 +53,21 @@ class PluginRegistry:
             owners = " and ".join(f"plugin {record.title}" for _, record in found)
             raise PluginError(
                 f"the {kind} {name!r} is provided twice, by {owners}; "
-                f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={found[-1][1].name}"
+                f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={' or '.join(record.name for _, record in found)}"
             )
-        hints = "; ".join([did_you_mean(name, self.names(hook)), *self.suspects()])
+        hints = "; ".join([did_you_mean(name, self.names(hook)), *self.suspects(hook)])
         raise PluginError(f"no {kind} is called {name!r}{hints}")
 
-    def suspects(self) -> list[str]:
-        """Return a line for each plugin that is broken or incompatible: it may have provided what is missing."""
+    def suspects(self, hook: str) -> list[str]:
+        """Return a line for each plugin that is broken or incompatible and may have provided what is missing: it declares no kinds, or
+        that of the ``hook``.
+        """
         return [
             f"plugin {record.title} is {record.status.value} ({record.reason}) and may have provided it: "
             f"omni plugins show {record.name}"
             for record in self.records
             if record.status in (PluginStatus.BROKEN, PluginStatus.INCOMPATIBLE)
+            and (not record.levels or hook in record.levels)
         ]
 
     def resolve_reference(self, hook: str, value: str) -> str:
