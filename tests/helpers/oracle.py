@@ -24,7 +24,7 @@ from PIL import Image
 _LIBRARY = torch.library.Library("torchvision", "DEF")
 
 
-def _load_torchvision() -> None:
+def load_torchvision() -> None:
     sys.path.append(os.environ["OMNI_ORACLE_PACKAGES"])
     _LIBRARY.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _LIBRARY.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -131,7 +131,7 @@ def main() -> None:
     """Serve jobs until stdin ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print too
-    _load_torchvision()
+    load_torchvision()
     torch.set_num_threads(1)
     for line in sys.stdin:
         job = json.loads(line)

@@ -46,7 +46,7 @@ def test_the_service_with_the_highest_preference_that_can_work_is_used() -> None
 def test_two_services_of_one_preference_are_an_error_that_names_both(names: tuple[str, str]) -> None:
     registry = installed(one=[service(names[0])], two=[service(names[1])])
     with pytest.raises(
-        PluginError, match=r"provided twice, by .*'one' of dist-one 1 and .*'two' of dist-two 1.*=(one or two|two or one)"
+        PluginError, match=r"provided twice, by .*'one' of dist-one 1 and .*'two' of dist-two 1.*=one or two"
     ):
         MEDIA.reference(registry)
 

@@ -123,7 +123,7 @@ def _used(slot: str, registry: PluginRegistry) -> str | None:
         owners = " and ".join(f"{service.name!r} of plugin {record.title}" for service, record in best)
         raise PluginError(
             f"the service {slot!r} is provided twice, by {owners}; "
-            f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={best[1][1].name}"
+            f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={' or '.join(record.name for _, record in best)}"
         )
     return normalize(registry.get("omni_services", best[-1][0].name).target) if best else None
 

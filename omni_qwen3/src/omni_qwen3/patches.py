@@ -21,6 +21,8 @@ VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS = 128 * 32 * 32, 768 * 32 * 32
 
 MOST_PIXELS = 2**31
 
+_MODES = {Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
+
 
 @frozen
 class PatchSettings:
@@ -111,8 +113,19 @@ def video_patches(
 def resized_frame(
     frame: Frames, settings: PatchSettings, bounds: tuple[int, int] = (VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS)
 ) -> Frames:
-    """Return a frame ``[H, W, 3]`` in the size in which it is cut; one that has it stays as it is."""
-    return _resized(Image.fromarray(frame), settings, *bounds)
+    """Return a frame ``[H, W, 3]`` in the size in which it is cut; one that has it stays as it is.
+
+    PyTorch's filters give torchvision's pixels, which the reference's video processor takes; Pillow's differ by 1 or 2 of 255.
+    """
+    height, width = fitting_size(*frame.shape[:2], settings.patch * settings.merge, *bounds)
+    if frame.shape[:2] == (height, width):
+        return frame
+    mode = _MODES.get(settings.resample)
+    if mode is None:
+        return _resized(Image.fromarray(frame), settings, *bounds)
+    pixels = torch.tensor(np.ascontiguousarray(frame)).permute(2, 0, 1)[None]
+    sized = torch.nn.functional.interpolate(pixels, (height, width), mode=mode, antialias=True)
+    return np.ascontiguousarray(sized[0].permute(1, 2, 0).numpy())
 
 
 def fitting_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:

@@ -210,9 +210,7 @@ class MediaPreprocessor:
 class Preprocessor(MediaPreprocessor):
     """The preprocessing of Qwen3-Omni.
 
-    Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image
-    processing. Resized video frames differ in up to 0.6 % of their values, by 1 or 2 of 255, because the reference
-    resizes them with torchvision.
+    Token ids, positions and all features equal those of the reference's processor with PIL image processing.
     """
 
     video_bounds = VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS
