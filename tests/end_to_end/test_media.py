@@ -21,9 +21,9 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_qwen3.media import Limits, MediaSource
-from omni_qwen3.media.image import load_image
-from omni_qwen3.media.video import Video, load_video
+from omni_media.frames import Video, load_video
+from omni_media.images import load_image
+from omni_media.source import Limits, MediaSource
 from omni_qwen3.patches import PatchSettings, image_patches
 from omni_qwen3.preprocessing import Preprocessor
 

@@ -20,14 +20,13 @@ from running import running
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling import IncomingMessage
+from omni_media.frames import load_video
+from omni_media.images import load_image
+from omni_media.sound import load_audio
+from omni_media.source import Limits, MediaSource, Spent
 from omni_qwen3 import preprocessing
 from omni_qwen3.chat import LONG_CHARACTERS, takes_long
 from omni_qwen3.config import read_config
-from omni_qwen3.media import Limits, MediaSource
-from omni_qwen3.media.audio import load_audio
-from omni_qwen3.media.image import load_image
-from omni_qwen3.media.source import Spent
-from omni_qwen3.media.video import load_video
 from omni_qwen3.preprocessing import Preprocessor
 from omni_qwen3.tokenizer import load_chat_tokenizer
 

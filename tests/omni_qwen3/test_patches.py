@@ -15,9 +15,9 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from omni_core.errors import InvalidRequestError
-from omni_qwen3.media import Limits, MediaSource
-from omni_qwen3.media.image import load_image
-from omni_qwen3.media.video import load_video
+from omni_media.frames import load_video
+from omni_media.images import load_image
+from omni_media.source import Limits, MediaSource
 from omni_qwen3.patches import PatchSettings, fitting_size, resized_frame
 
 

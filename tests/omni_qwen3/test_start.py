@@ -13,7 +13,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.encoders import AudioEncoder, ImageEncoder
 from omni_qwen3.preprocessing import Preprocessor
-from omni_qwen3.media import Limits
+from omni_media.source import Limits
 from omni_qwen3.talker_network import load_talker
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3 import aggregate, decode, talker, talker_feedback, thinker

@@ -16,9 +16,9 @@ from transformers import AutoTokenizer
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
+from omni_media.source import Limits
 from omni_qwen3.config import read_config
 from omni_qwen3.interface import SPEECH_INTERFACE, interface_of
-from omni_qwen3.media import Limits
 from omni_qwen3.payloads import ThinkerInputs
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
 from omni_qwen3.preprocessing import Preprocessor

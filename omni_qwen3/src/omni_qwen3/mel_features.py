@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 
 from omni_core.api import ConfigError
-from omni_qwen3.media.audio import SAMPLE_RATE, Samples
+from omni_media.sound import SAMPLE_RATE, Samples
 from omni_qwen3.processor_files import IMAGE_FILE, NESTED, processor_section
 
 HIGHEST = 8000.0

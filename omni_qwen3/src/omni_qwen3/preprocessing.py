@@ -13,13 +13,13 @@ import torch
 from attrs import define, field
 
 from omni_core.api import AsideScheduler, InvalidRequestError, OmniRequest, RequestTooLargeError, StagePayload
+from omni_media.frames import load_video
+from omni_media.images import load_image
+from omni_media.sound import Samples, load_audio
+from omni_media.source import Limits, MediaSource
 from omni_qwen3.chat import Chat, replace_in_order, takes_long
 from omni_qwen3.config import read_config
 from omni_qwen3.content import content_of, digest_of, image_inputs
-from omni_qwen3.media import Limits, MediaSource
-from omni_qwen3.media.audio import Samples, load_audio
-from omni_qwen3.media.image import load_image
-from omni_qwen3.media.video import load_video
 from omni_qwen3.mel_features import MelFeatures, MelSettings
 from omni_qwen3.patches import (
     VIDEO_MAX_PIXELS,
@@ -307,7 +307,7 @@ def preprocessing_stage(
         video_fps: frames taken per second of video.
         max_context: bound on the prompt in tokens, by default the checkpoint's.
         threads: requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others:
-            see :class:`omni_qwen3.media.Limits`.
+            see :class:`omni_media.source.Limits`.
     """
     limits = Limits(
         max_image_pixels,

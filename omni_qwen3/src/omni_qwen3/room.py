@@ -7,8 +7,7 @@ from math import ceil
 
 from attrs import define, field
 
-from omni_qwen3.media import MediaSource
-from omni_qwen3.media.source import Fits
+from omni_media.source import Fits, MediaSource
 from omni_qwen3.patches import PatchSettings, fitting_size
 
 FLOAT_BYTES = 4

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
-from omni_qwen3.media.source import Limits, MediaSource
+from omni_media.source import Limits, MediaSource
 
 SAMPLE_RATE = 16_000
 SHORTEST_SECONDS = 0.025

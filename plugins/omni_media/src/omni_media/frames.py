@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from omni_qwen3.media.audio import Samples, averaged, to_mono_16k
-from omni_qwen3.media.source import Fits, Limits, MediaSource
+from omni_media.sound import Samples, averaged, to_mono_16k
+from omni_media.source import Fits, Limits, MediaSource
 
 Frames = npt.NDArray[np.uint8]
 

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from omni_qwen3.media.source import Fits, Limits, MediaSource
+from omni_media.source import Fits, Limits, MediaSource
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """The formats that are read. Pillow has readers of many more, and one of them starts a program."""
