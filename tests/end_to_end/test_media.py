@@ -21,9 +21,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_media.frames import Video, load_video
-from omni_media.images import load_image
-from omni_media.source import Limits, MediaSource
+from omni_media.api import Limits, MediaSource, Video, frames, images
 from omni_qwen3.patches import PatchSettings, image_patches
 from omni_qwen3.preprocessing import Preprocessor
 
@@ -63,7 +61,7 @@ def test_a_file_is_decoded_as_by_the_reference(
     path = transparent(tmp_path, mode)
     expected = Qwen2VLImageProcessorPil.from_pretrained(folder)(load_reference_image(str(path)), return_tensors="pt")
     settings, _ = PatchSettings.read(folder)
-    patches, grid = image_patches(load_image(source("image", path=str(path)), Limits()), settings)
+    patches, grid = image_patches(images(source("image", path=str(path)), Limits())[0], settings)
     assert [grid] == expected["image_grid_thw"].tolist()
     assert torch.allclose(patches, expected["pixel_values"], atol=1e-6)
 
@@ -73,12 +71,12 @@ def test_an_array_with_an_alpha_channel_is_put_on_white(checkpoints: dict[str, P
     array = noise(64, 96, 4)
     processor = Qwen2VLImageProcessorPil.from_pretrained(checkpoints["a"])
     expected = processor(Image.fromarray(array), return_tensors="pt")["pixel_values"]
-    patches, _ = image_patches(load_image(source("image", image=array), Limits()), settings)
+    patches, _ = image_patches(images(source("image", image=array), Limits())[0], settings)
     assert torch.allclose(patches, expected, atol=1e-6)
     with pytest.raises(InvalidRequestError, match=r"must be uint8 \[height, width, 3 or 4\], is uint8 \[64, 96\]"):
-        load_image(source("image", image=array[..., 0]), Limits())
+        images(source("image", image=array[..., 0]), Limits())[0]
     with pytest.raises(InvalidRequestError, match=r"must be a uint8 array .* is of type Image"):
-        load_image(source("image", image=Image.fromarray(array)), Limits())
+        images(source("image", image=Image.fromarray(array)), Limits())[0]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +182,7 @@ VALID = {
 def test_valid_videos_are_decoded(tmp_path: Path, name: str, with_sound: bool, kind: str) -> None:
     times, sound = VALID[name]
     path = write(tmp_path / f"video.{kind}", times, sound, "ffv1" if kind == "mkv" else "mpeg4")
-    video: Video = load_video(source("video", path=str(path)), Limits(), fps=2.0, with_sound=with_sound)
+    video: Video = frames(source("video", path=str(path)), 2.0, Limits(), sound_rate=16_000 if with_sound else None)
     assert len(video.frames) == (len(times) if len(times) < 4 else -(-len(times) // 5))
     assert (video.sound is not None) == (with_sound and sound is not None)
 
@@ -192,10 +190,8 @@ def test_valid_videos_are_decoded(tmp_path: Path, name: str, with_sound: bool, k
 def test_long_sound_does_not_lower_the_rate_of_few_pictures(tmp_path: Path) -> None:
     path = write(tmp_path / "video.mp4", [n / 10 for n in range(20)], 30.0, "mpeg4")
     limits = Limits(max_video_frames=8)
-    assert load_video(source("video", path=str(path)), limits, fps=2.0, with_sound=False).fps == 2.0
-    assert load_video(source("video", path=str(path)), limits, fps=8.0, with_sound=False).fps == pytest.approx(
-        4.0, rel=0.1
-    )
+    assert frames(source("video", path=str(path)), 2.0, limits).fps == 2.0
+    assert frames(source("video", path=str(path)), 8.0, limits).fps == pytest.approx(4.0, rel=0.1)
 
 
 @pytest.mark.parametrize("with_sound", [False, True])
@@ -203,4 +199,4 @@ def test_a_truncated_video_is_an_error(tmp_path: Path, with_sound: bool) -> None
     whole = write(tmp_path / "whole.mkv", [n / 10 for n in range(200)], 20.0)
     data = whole.read_bytes()
     with pytest.raises(InvalidRequestError, match=r"truncated: \d+\.\d of 20"):
-        load_video(source("video", data=data[: len(data) // 2]), Limits(), fps=2.0, with_sound=with_sound)
+        frames(source("video", data=data[: len(data) // 2]), 2.0, Limits(), sound_rate=16_000 if with_sound else None)

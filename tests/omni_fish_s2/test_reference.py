@@ -19,7 +19,8 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_fish_s2 import reference
 from omni_fish_s2.codec.weights import CodecFile
 from omni_fish_s2.preprocessing import takes_long
-from omni_fish_s2.reference import Recording, ReferenceLimits, VoiceEncoder
+from omni_fish_s2.reference import ReferenceLimits, VoiceEncoder
+from omni_media.api import MediaSource
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +31,11 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def encoder(folder: Path, **options: Any) -> VoiceEncoder:
-    return VoiceEncoder(CodecFile(folder / "codec.pth"), ReferenceLimits(max_seconds=60.0, max_file_mb=4), **options)
+    return VoiceEncoder(CodecFile(folder / "codec.pth"), ReferenceLimits(max_file_mb=4), **options)
 
 
-def of(**part: Any) -> Recording:
-    return Recording(part, "references[0]")
+def of(**part: Any) -> MediaSource:
+    return MediaSource("recording", part, "references[0]")
 
 
 @pytest.mark.parametrize("shape", few(SHAPES, 2))
@@ -116,12 +117,12 @@ def bad(folder: Path) -> dict[str, tuple[dict[str, Any], str]]:
     return {
         "noise": ({"path": str(folder / "noise.wav")}, "not an audio file, or damaged"),
         "text": ({"path": str(folder / "text.mp3")}, "not an audio file, or damaged"),
-        "empty": ({"path": str(folder / "empty.wav")}, "not an audio file, or damaged"),
-        "no samples": ({"path": str(folder / "none.wav")}, "0 ms of sound"),
+        "empty": ({"path": str(folder / "empty.wav")}, "the file is empty"),
+        "no samples": ({"path": str(folder / "none.wav")}, "0 samples"),
         "ten minutes": ({"path": str(folder / "long.wav")}, "over the limit of"),
         "ten minutes of samples": (
             {"samples": np.zeros(600 * 100), "sample_rate": 100},
-            "600.0 s are over the limit of 60 s",
+            "600.0 s of sound and more are over the limit of 60 s",
         ),
         "too large": ({"path": str(folder / "large.wav")}, "5 MiB are over the limit of 4 MiB"),
         "cut off": ({"path": str(folder / "cut.wav")}, "damaged"),
@@ -160,9 +161,9 @@ def test_many_silent_channels_are_no_more_than_one(tiny: dict[str, Path], tmp_pa
     """A file of a few hundred bytes may have eight channels at 600 kHz."""
     path = tmp_path / "wide.flac"
     soundfile.write(path, np.zeros((600_000, 8), np.int16), 600_000, subtype="PCM_16")
-    limits = ReferenceLimits(max_samples=600_000)
+    limits = ReferenceLimits(max_request_samples=600_000)
     voices = VoiceEncoder(CodecFile(tiny["a"] / "codec.pth"), limits)
-    with pytest.raises(RequestTooLargeError, match=r"4800000 samples of 8 channels are over the limit of 600000"):
+    with pytest.raises(RequestTooLargeError, match="over 600000 samples"):
         voices.codes(of(path=str(path)))
     assert len(encoder(tiny["a"]).codes(of(path=str(path)))) == -(-44_100 // 2048)
 

@@ -15,9 +15,7 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from omni_core.errors import InvalidRequestError
-from omni_media.frames import load_video
-from omni_media.images import load_image
-from omni_media.source import Limits, MediaSource
+from omni_media.api import Limits, MediaSource, frames, images
 from omni_qwen3.patches import PatchSettings, fitting_size, resized_frame
 
 
@@ -44,9 +42,9 @@ def test_sides_that_no_size_fits_are_named(height: int, width: int, words: str) 
     pixels = np.zeros((1, height, width, 3), np.uint8)
     video = MediaSource("video", {"frames": pixels}, "messages[0].content[0]")
     with pytest.raises(InvalidRequestError, match=rf"messages\[0\]\.content\[0\].*{words}"):
-        load_video(video, Limits(), fps=2.0, with_sound=False)
+        frames(video, 2.0, Limits())
     with pytest.raises(InvalidRequestError, match=words):
-        load_image(MediaSource("image", {"image": pixels[0]}, "messages[0].content[0]"), Limits())
+        images(MediaSource("image", {"image": pixels[0]}, "messages[0].content[0]"), Limits())[0]
 
 
 _TORCHVISION = """

@@ -40,7 +40,7 @@ SHARED = {
     "omni_diffusion": {"omni_demo"},
     "omni_cli": {"omni_testing", "omni_serve", "omni_planner"},
     "omni_launchers": {"omni_testing"},
-    "omni_media": {"omni_serve", "omni_cli", "omni_qwen3", "omni_qwen25"},
+    "omni_media": {"omni_serve", "omni_cli", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_diffusion", "omni_demo"},
     "omni_serve": {"omni_cli", "omni_testing"},
     "omni_testing": {
         "omni_torch", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo", "omni_kernels", "omni_cli",

@@ -20,9 +20,10 @@ from omni_fish_s2.codec.weights import FILE, CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs
 from omni_fish_s2.prompt import PromptBuilder, Voice
-from omni_fish_s2.reference import Recording, ReferenceLimits, VoiceEncoder
+from omni_fish_s2.reference import ReferenceLimits, VoiceEncoder
 from omni_fish_s2.sampling import speech_sampling
 from omni_fish_s2.text import SPEAKER_TAG, split_text
+from omni_media.api import MediaSource
 
 MOST_REFERENCES = 5
 """Reference voices of one request."""
@@ -147,7 +148,7 @@ class Preprocessor:
         if not isinstance(text, str) or not SPEAKER_TAG.sub("", text).strip():
             raise InvalidRequestError(f"{where}.text: needed beside the recording: the words that are said in it")
         self.check(text, f"{where}.text")
-        return Voice(text, self.voices.codes(Recording(part, where)))
+        return Voice(text, self.voices.codes(MediaSource("recording", part, where)))
 
 
 def takes_long(payload: StagePayload) -> bool:
@@ -178,7 +179,7 @@ def create_preprocessing(
     dtype: str = "float32",
     max_characters: int = TextLimits().max_characters,
     segment_bytes: int = TextLimits().segment_bytes,
-    max_reference_seconds: float = ReferenceLimits().max_seconds,
+    max_reference_seconds: float = ReferenceLimits().max_audio_seconds,
     max_reference_mb: int = ReferenceLimits().max_file_mb,
     voices_kept: int = 64,
     max_context: int | None = None,
@@ -199,7 +200,7 @@ def create_preprocessing(
         raise ConfigError(
             "reference: requests bring their voices themselves, unless their text is a stream (text_stream)"
         )
-    limits = ReferenceLimits(max_reference_seconds, max_reference_mb)
+    limits = ReferenceLimits(max_audio_seconds=max_reference_seconds, max_file_mb=max_reference_mb)
     voices = VoiceEncoder(CodecFile(f"{model_path}/{FILE}"), limits, kept=voices_kept, device=device, dtype=dtype)
     preprocessor = Preprocessor(model_path, TextLimits(max_characters, segment_bytes), voices, max_context)
     if not text_stream:

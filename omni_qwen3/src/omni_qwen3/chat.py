@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from omni_core.api import InvalidRequestError, StagePayload
-from omni_media.source import MediaSource, Spent
+from omni_media.api import MediaSource, Spent
 from omni_qwen3.tool_calls import read_calls, read_tools
 
 ROLES = ("system", "user", "assistant", "tool")

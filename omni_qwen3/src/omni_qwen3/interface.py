@@ -9,7 +9,7 @@ from typing import Any
 from attrs import asdict, evolve
 
 from omni_core.api import SPEECH, TEXT, VOCODER, ConfigError, Interface, Parameter, ParameterGroup
-from omni_media.source import Limits
+from omni_media.api import Limits
 from omni_torch.api import sampling_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")

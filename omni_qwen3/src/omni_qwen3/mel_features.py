@@ -11,8 +11,11 @@ import torch
 from attrs import frozen
 
 from omni_core.api import ConfigError
-from omni_media.sound import SAMPLE_RATE, Samples
+from omni_media.api import Samples
 from omni_qwen3.processor_files import IMAGE_FILE, NESTED, processor_section
+
+SAMPLE_RATE = 16_000
+"""Of the sound that is heard, in Hz."""
 
 HIGHEST = 8000.0
 """The upper end of the mel scale in Hz."""

@@ -12,7 +12,7 @@ from attrs import frozen
 from PIL import Image
 
 from omni_core.api import ConfigError
-from omni_media.frames import Frames
+from omni_media.api import Frames
 from omni_qwen3.processor_files import IMAGE_FILE, NESTED, VIDEO_FILE, processor_section
 from omni_torch.api import Section
 

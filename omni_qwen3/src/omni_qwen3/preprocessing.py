@@ -13,14 +13,11 @@ import torch
 from attrs import define, field
 
 from omni_core.api import AsideScheduler, InvalidRequestError, OmniRequest, RequestTooLargeError, StagePayload
-from omni_media.frames import load_video
-from omni_media.images import load_image
-from omni_media.sound import Samples, load_audio
-from omni_media.source import Limits, MediaSource
+from omni_media.api import Limits, MediaSource, Samples, frames, images, sound
 from omni_qwen3.chat import Chat, replace_in_order, takes_long
 from omni_qwen3.config import read_config
 from omni_qwen3.content import content_of, digest_of, image_inputs
-from omni_qwen3.mel_features import MelFeatures, MelSettings
+from omni_qwen3.mel_features import SAMPLE_RATE, MelFeatures, MelSettings
 from omni_qwen3.patches import (
     VIDEO_MAX_PIXELS,
     VIDEO_MIN_PIXELS,
@@ -38,6 +35,9 @@ from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
 from omni_torch.api import check_length
+
+SHORTEST_SECONDS = 0.025
+"""One analysis window of the feature extractor; a shorter clip has no feature."""
 
 THREADS = 4
 """Requests with media that are decoded at once."""
@@ -159,27 +159,35 @@ class MediaPreprocessor:
     def _decode(self, source: MediaSource, media: Media, use_audio_in_video: bool) -> None:
         if source.kind == "image":
             bounds = self.pixels.min_pixels, self.pixels.max_pixels
-            image = load_image(source, self._limits, media.room.fits(source, self.pixels, bounds))
+            image = images(source, self._limits, media.room.fits(source, self.pixels, bounds))[0]
             self._add_pictures(source, media, *image_patches(image, self.pixels))
         elif source.kind == "audio":
+            clip = sound(source, SAMPLE_RATE, self._limits)
+            if len(clip) < SHORTEST_SECONDS * SAMPLE_RATE:
+                here, least = 1000 * len(clip) / SAMPLE_RATE, 1000 * SHORTEST_SECONDS
+                raise source.fail(f"{here:.0f} ms of audio; at least {least:.0f} ms are needed")
             media.order.append(("audio", len(media.clips), None))
-            self._add_clip(source, load_audio(source, self._limits), media)
+            self._add_clip(source, clip, media)
         else:
-            video = load_video(
+            video = frames(
                 source,
+                self._fps,
                 self._limits,
-                fps=self._fps,
-                with_sound=use_audio_in_video,
+                sound_rate=SAMPLE_RATE if use_audio_in_video else None,
                 resize=partial(resized_frame, settings=self._frames, bounds=self.video_bounds),
                 fits=media.room.fits(source, self._frames, self.video_bounds),
             )
-            if use_audio_in_video and video.sound is None:
-                media.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
-            clip = None if video.sound is None else len(media.clips)
-            self._add_pictures(source, media, *video_patches(video.frames, self._frames, self.video_bounds), clip)
+            heard = video.sound
+            if heard is not None and len(heard) < SHORTEST_SECONDS * SAMPLE_RATE:
+                heard = None
+            if use_audio_in_video and heard is None:
+                problem = "no audio track" if video.sound is None else "an audio track that is too short to be heard"
+                media.notices.append(f"{source.title}: the video has {problem}; only its pictures were used")
+            number = None if heard is None else len(media.clips)
+            self._add_pictures(source, media, *video_patches(video.frames, self._frames, self.video_bounds), number)
             media.seconds.append(self.pixels.temporal / video.fps)
-            if video.sound is not None:
-                self._add_clip(source, video.sound, media)
+            if heard is not None:
+                self._add_clip(source, heard, media)
 
     def _add_pictures(
         self, source: MediaSource, media: Media, patches: torch.Tensor, grid: list[int], clip: int | None = None
@@ -307,7 +315,7 @@ def preprocessing_stage(
         video_fps: frames taken per second of video.
         max_context: bound on the prompt in tokens, by default the checkpoint's.
         threads: requests with media, or with long texts, that are decoded at once; the others wait for none of them. The others:
-            see :class:`omni_media.source.Limits`.
+            see :class:`omni_media.api.Limits`.
     """
     limits = Limits(
         max_image_pixels,

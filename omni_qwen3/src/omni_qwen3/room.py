@@ -7,7 +7,7 @@ from math import ceil
 
 from attrs import define, field
 
-from omni_media.source import Fits, MediaSource
+from omni_media.api import Fits, MediaSource
 from omni_qwen3.patches import PatchSettings, fitting_size
 
 FLOAT_BYTES = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -18,7 +17,6 @@ from stages_in_turn import Stages
 
 import omni_diffusion.qwen_image.encoder
 from omni_core.errors import InvalidRequestError
-from omni_diffusion.source_image import content_of, read_image
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 REQUEST: dict[str, Any] = {
@@ -70,25 +68,3 @@ def test_an_image_belongs_to_an_editing_checkpoint(editing: Path, small: Path) -
         Stages(editing).run(REQUEST)
     with pytest.raises(InvalidRequestError, match="edits no images"):
         Stages(small).run({**REQUEST, "image": picture()})
-
-
-@pytest.mark.parametrize(
-    ("part", "text"),
-    [
-        ({"path": "/nowhere/a.png"}, r"the image '/nowhere/a.png' cannot be read: No such file"),
-        ({"data": b"nonsense"}, "not of a known format: PNG, JPEG"),
-        ({"data": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"}, "not of a known format"),
-        ({"image": np.zeros((4, 4), np.float32)}, "must be a uint8 array"),
-    ],
-)
-def test_an_image_that_cannot_be_read_is_named(part: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidRequestError, match=text):
-        content_of(part)
-        read_image(part)
-
-
-def test_a_damaged_image_is_named() -> None:
-    stream = io.BytesIO()
-    Image.fromarray(picture()).save(stream, "PNG")
-    with pytest.raises(InvalidRequestError, match="the image is damaged or truncated"):
-        read_image({"data": stream.getvalue()[:100]})

@@ -1,160 +1,194 @@
-"""Decodes videos with PyAV: frames sampled at a fixed rate, and the sound track where a request asks for it."""
+"""Decodes videos with PyAV: frames sampled by time, upright, and the sound track where it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from typing import IO, Any
 
 import av
+import av.error
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import define, frozen
 
-from omni_media.sound import Samples, averaged, to_mono_16k
-from omni_media.source import Fits, Limits, MediaSource
+from omni_media.containers import Measured, TooManyPacketsError, decoded, measured, opened, packets, time_of
+from omni_media.sound import Samples, SoundTrack
+from omni_media.source import LIMITS, Fits, Limits, MediaSource, source_of
 
 Frames = npt.NDArray[np.uint8]
-
-_OPTIONS = {
-    "format_whitelist": "matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,asf,flv,gif,ogg,ivf,h264,hevc,av1",
-    "protocol_whitelist": "",
-}
-"""Formats of video alone: FFmpeg's playlists and descriptions of streams would open files and sockets that they name."""
 
 PACKET_PIXELS = 50_000
 """Pixels that reading a packet of a file is counted as: small frames take time too."""
 
 Resize = Callable[[Frames], Frames]
 
+_CLOSE = 1e-6
+
 
 @frozen
 class Video:
-    """Sampled frames ``[T, H, W, 3]`` RGB at ``fps`` frames per second, and the sound (16 kHz mono) if requested and present."""
+    """Sampled frames, uint8 ``[T, H, W, 3]`` in RGB, at ``fps`` frames per second, and the sound if it was asked for and is there.
+
+    The first sample of ``sound`` (float32 ``[n]``) is heard with the first frame.
+    """
 
     frames: Frames
     fps: float
     sound: Samples | None = None
 
 
-def load_video(
-    source: MediaSource,
-    limits: Limits,
+def frames(
+    part: Mapping[str, Any] | MediaSource,
+    fps: float = 2.0,
+    limits: Limits = LIMITS,
     *,
-    fps: float,
-    with_sound: bool,
+    sound_rate: int | None = None,
     resize: Resize = lambda frame: frame,
     fits: Fits = lambda *size: None,
 ) -> Video:
-    """Load the video of a content part: ``path``, ``data`` (the bytes of a file), or ``frames`` (uint8 ``[T, H, W, 3]``
-    at ``fps``).
-
-    For each of the times ``0, 1/fps, 2/fps, ...`` the first frame at or after it is taken, and each frame at most once:
-    a video with fewer frames per second than ``fps`` is treated as a shorter one, as by the reference's sampler. If
-    there would be more than ``max_video_frames``, the rate is lowered evenly.
+    """Decode the frames of a content part, sampled by time from the first one on: see :func:`sampled`.
 
     Args:
+        part: ``path``, ``data`` (the bytes of a file), or ``frames`` (uint8 ``[T, H, W, 3]``, at ``fps``).
+        fps: frames that are taken per second; fewer where there would be more than ``limits.max_video_frames``.
+        limits: checked by the file's packets, and as it is decoded.
+        sound_rate: in Hz; ``None``: the sound is left out.
         resize: makes each frame ``[H, W, 3]`` the size in which it is kept, as soon as it is decoded.
-        fits: called with ``frames, height, width`` before anything is decoded, and when there are more frames than the file said;
-            may raise RequestTooLargeError.
+        fits: called with ``frames, height, width`` before anything is decoded, and again where a frame has another size than the file
+            said; may raise RequestTooLargeError.
 
     Raises:
-        InvalidRequestError: not a video, damaged, truncated or too long; the message names it.
+        InvalidRequestError: not a video, damaged, truncated, or over a limit (RequestTooLargeError); the message names the part.
     """
+    source = source_of(part, "video")
     given = source.part.get("frames")
     if given is not None:
-        frames = np.asarray(given)
-        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not len(frames):
-            raise source.fail(f"`frames` must be uint8 [T, H, W, 3], are {frames.dtype} {list(frames.shape)}")
-        source.check_sides(frames.shape[2], frames.shape[1])
-        fits(*frames.shape[:3])
-        source.spend("request_frame_pixels", frames.size // 3, limits)
-        return Video(np.stack([resize(frame) for frame in frames]), fps)
+        array = np.asarray(given)
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or not len(array):
+            raise source.fail(f"`frames` must be uint8 [T, H, W, 3], are {array.dtype} {list(array.shape)}")
+        source.check_sides(array.shape[2], array.shape[1])
+        fits(*array.shape[:3])
+        source.spend("request_frame_pixels", array.size // 3, limits)
+        return Video(np.stack([resize(frame) for frame in array]), fps)
     try:
-        with source.open(limits) as stream, av.open(stream, options=_OPTIONS) as container:
-            return _decode(source, limits, container, fps, with_sound, resize, fits)
+        with source.open(limits) as stream:
+            extent = _measured(source, limits, stream)
+            wanted, fps = sampled(extent.times, extent.seconds, fps, limits.max_video_frames)
+            reader = _Reader(source, limits, resize, fits, wanted, extent.start)
+            with opened(stream) as container:
+                return reader.read(container, fps, sound_rate)
     except av.error.FFmpegError as error:
         raise source.fail(f"not a video, or damaged: {error.strerror}") from error
+    except TooManyPacketsError:
+        raise source.too_large("the file has too many packets; store it again") from None
 
 
-def _decode(
-    source: MediaSource,
-    limits: Limits,
-    container: av.container.InputContainer,
-    fps: float,
-    with_sound: bool,
-    resize: Resize,
-    fits: Fits,
-) -> Video:
-    if not container.streams.video:
-        raise source.fail("the file has no video track")
-    track = container.streams.video[0]
-    duration = float(container.duration or 0) / av.time_base
-    if duration > limits.max_video_seconds:
-        raise source.too_large(
-            f"{duration:.1f} s of video are over the limit of {limits.max_video_seconds:g} s (max_video_seconds)"
-        )
-    if track.width * track.height > limits.max_image_pixels:
-        raise source.too_large(
-            f"{track.width} x {track.height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
-        )
-    source.check_sides(track.width, track.height)
-    shown = float(track.duration * track.time_base) if track.duration and track.time_base else duration
-    if shown * fps > limits.max_video_frames:  # of the video track only: the sound may be longer
-        fps = limits.max_video_frames / shown
-    expected = min(max(ceil(shown * fps - 1e-6), 1), limits.max_video_frames)
-    fits(expected, track.height, track.width)
-    # A stream may change the size of its frames, which the decoder then refuses before it has memory for them.
-    track.codec_context.options = {"max_pixels": str(limits.max_image_pixels)}
-    sounds = container.streams.audio[0] if with_sound and container.streams.audio else None
-    frames: list[Frames] = []
-    pieces: list[Samples] = []
-    begin = end = longest = 0.0
-    read = 0.0
-    size: tuple[int, int] | None = None
-    for packet in container.demux():  # of all tracks: the container's duration is that of its longest track
-        if packet.pts is not None and packet.time_base is not None:
-            read = max(read, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-        source.spend("request_frame_pixels", PACKET_PIXELS, limits)
-        if packet.stream not in (track, sounds):
-            continue
-        for frame in packet.decode():
-            if isinstance(frame, av.AudioFrame):
-                source.spend("request_samples", frame.samples * len(frame.layout.channels), limits)
-                pieces.append(averaged(_mono(frame)))
-                continue
-            source.spend("request_frame_pixels", frame.width * frame.height, limits)
-            time = float(frame.time or 0.0)
-            begin, end = end, max(end, time)
-            longest = max(longest, end - begin)
-            if time + 1e-6 >= len(frames) / fps and len(frames) < limits.max_video_frames:
-                size = size or (frame.width, frame.height)
-                if len(frames) >= expected or size != (track.width, track.height):
-                    source.check_sides(*size)
-                    fits(max(len(frames) + 1, expected), size[1], size[0])
-                # All in the first one's size: a stream may change it.
-                frames.append(resize(frame.to_ndarray(format="rgb24", width=size[0], height=size[1])))
-            if end > limits.max_video_seconds:
-                raise source.too_large(f"over the limit of {limits.max_video_seconds:g} s of video (max_video_seconds)")
-    if not frames:
+def sampled(times: Sequence[float], seconds: float, fps: float, most: int) -> tuple[list[float], float]:
+    """Return the times of the frames that are taken of a video, and their rate.
+
+    For each tick ``0, 1/fps, 2/fps, ...`` it is the first frame at or after it; in a pause, of more than a tick, the frame that is seen
+    meanwhile. A video of fewer frames than ticks is taken whole, as by the reference's sampler: it is a shorter one.
+
+    Args:
+        times: of all frames, in order, from 0.
+        seconds: until the last one ends.
+        fps: ticks per second.
+        most: frames; where there would be more, the rate is lowered.
+    """
+    if seconds * fps > most:
+        fps = most / seconds
+    tick = max(1.0 / fps, seconds / max(len(times), 1))
+    taken = []
+    for number in range(min(max(ceil(seconds / tick - _CLOSE), 1), most)):
+        at = number * tick
+        after = bisect_left(times, at - _CLOSE)
+        if after < len(times) and (times[after] - at < tick - _CLOSE or not after):
+            taken.append(times[after])
+        elif after and (after < len(times) or seconds - times[-1] > tick + _CLOSE):
+            taken.append(times[after - 1])
+    return taken, fps
+
+
+def _measured(source: MediaSource, limits: Limits, stream: IO[bytes]) -> Measured:
+    """Return the extent of a video, checked. Nothing of it is decoded yet."""
+    with opened(stream) as container:
+        track = container.streams.best("video")
+        if track is None:
+            raise source.fail("the file has no video track")
+        most, name = limits.max_image_pixels, limits.option("max_image_pixels")
+        if track.width * track.height > most:
+            raise source.too_large(f"{track.width} x {track.height} pixels are over the limit of {most} ({name})")
+        source.check_sides(track.width, track.height)
+        extent = measured(container, track, *container.streams.audio)
+        claimed = float(container.duration or 0) / av.time_base  # of the longest track
+    seconds, limit = extent.seconds, limits.max_video_seconds
+    if not extent.times:
         raise source.fail("the video has no frame that can be decoded")
-    # Some containers do not say how long a frame is shown; assume that the last one may be shown as long as any other.
-    read = max(read, end + longest)
-    if duration and read + 2.0 / fps < duration * 0.9:
-        raise source.fail(f"the video is truncated: {read:.1f} of {duration:.1f} s are present")
-    sound = None
-    if pieces and sounds is not None:
-        sound = to_mono_16k(source, limits, np.concatenate(pieces), sounds.rate)
-    return Video(np.stack(frames), fps, sound)
+    if seconds > limit:
+        name = limits.option("max_video_seconds")
+        raise source.too_large(f"{seconds:.1f} s of video are over the limit of {limit:g} s ({name})")
+    source.spend("request_frame_pixels", PACKET_PIXELS * len(extent.times), limits)
+    if max(seconds, extent.end) + 1.0 < claimed * 0.9:
+        raise source.fail(f"the video is truncated: {extent.end:.1f} of {claimed:.1f} s are present")
+    return extent
 
 
-def _mono(frame: av.AudioFrame) -> Samples:
-    """Convert a decoded piece of sound to float32 ``[n, channels]``."""
-    samples = frame.to_ndarray()
-    channels = len(frame.layout.channels)
-    if not frame.format.is_planar:
-        samples = samples.reshape(-1, channels).T
-    if samples.dtype.kind == "i":
-        samples = samples.astype(np.float32) / (np.iinfo(samples.dtype).max + 1)
-    elif samples.dtype.kind == "u":
-        samples = (samples.astype(np.float32) - 128.0) / 128.0
-    return samples.T.astype(np.float32)
+@define
+class _Reader:
+    """Decodes a video that has been measured. ``wanted``: the times that are taken, from the first frame's, ``start``, on."""
+
+    source: MediaSource
+    limits: Limits
+    resize: Resize
+    fits: Fits
+    wanted: list[float]
+    start: float
+    size: tuple[int, int] | None = None
+
+    def read(self, container: av.container.InputContainer, fps: float, sound_rate: int | None) -> Video:
+        track = container.streams.best("video")
+        assert track is not None  # it has been measured
+        self.fits(len(self.wanted), track.height, track.width)
+        # A stream may change the size of its frames, which the decoder then refuses before it has memory for them.
+        track.codec_context.options = {"max_pixels": str(self.limits.max_image_pixels)}
+        heard = container.streams.best("audio") if sound_rate else None
+        sound = SoundTrack(self.source, self.limits)
+        taken: list[Frames] = []
+        number = 0
+        for packet in packets(container, *(each for each in (track, heard) if each is not None)):
+            for frame in decoded(packet):
+                if isinstance(frame, av.AudioFrame):
+                    sound.add(frame)
+                    continue
+                self._take(frame, time_of(frame, track, number) - self.start, taken, track)
+                number += 1
+        if not taken:
+            raise self.source.fail("the video has no frame that can be decoded")
+        return Video(np.stack(taken), fps, self._placed(sound, sound_rate))
+
+    def _take(self, frame: av.VideoFrame, time: float, taken: list[Frames], track: av.VideoStream) -> None:
+        self.source.spend("request_frame_pixels", frame.width * frame.height, self.limits)
+        times = 0
+        while len(taken) + times < len(self.wanted) and self.wanted[len(taken) + times] <= time + _CLOSE:
+            times += 1
+        if not times:
+            return
+        if self.size is None:  # all are made as large as the first: a stream may change its size
+            self.size = frame.width, frame.height
+            if self.size != (track.width, track.height):
+                self.source.check_sides(*self.size)
+                self.fits(len(self.wanted), frame.height, frame.width)
+        pixels = frame.to_ndarray(format="rgb24", width=self.size[0], height=self.size[1])
+        taken.extend([self.resize(np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90))))] * times)
+
+    def _placed(self, sound: SoundTrack, rate: int | None) -> Samples | None:
+        """Return the sound with its first sample at the first frame: silence before a track that begins later."""
+        if rate is None or sound.start is None or not sound.seconds:
+            return None
+        late = sound.start - self.start
+        sound.check_length(max(late, 0.0) + sound.seconds)
+        samples = sound.resampled(rate)
+        early = round(-late * rate)
+        return samples[early:] if early > 0 else np.pad(samples, (-early, 0))

@@ -1,80 +1,140 @@
-"""Decodes audio of any rate and channel count with soundfile; soxr resamples to 16 kHz, channels are averaged."""
+"""Decodes sound of any format, rate and channel count with PyAV; soxr resamples it, channels are averaged."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import av
+import av.error
 import numpy as np
 import numpy.typing as npt
-import soundfile
 import soxr
+from attrs import define, field
 
-from omni_media.source import Limits, MediaSource
-
-SAMPLE_RATE = 16_000
-SHORTEST_SECONDS = 0.025
-"""One analysis window of the feature extractor; a shorter clip has no feature."""
-
-BLOCK_FRAMES = 2**18
-"""Samples of each channel that are decoded at once."""
+from omni_media.containers import TooManyPacketsError, decoded, opened, packets
+from omni_media.source import LIMITS, Limits, MediaSource, source_of
 
 Samples = npt.NDArray[np.float32]
 
 
-def load_audio(source: MediaSource, limits: Limits) -> Samples:
-    """Load the audio of a content part as mono float32 samples at 16 kHz.
+def sound(part: Mapping[str, Any] | MediaSource, rate: int, limits: Limits = LIMITS) -> Samples:
+    """Decode the sound of a content part, or the sound track of a video.
 
-    The part has ``path``, ``data`` (the bytes of a file), or ``samples`` (``[n]`` or ``[n, channels]``, float in [-1, 1]) with
-    ``sample_rate``.
+    Its length is that of what is decoded, whatever the file says.
+
+    Args:
+        part: ``path``, ``data`` (the bytes of a file), or ``samples`` (``[n]`` or ``[n, channels]``, float in [-1, 1]) with
+            ``sample_rate`` in Hz.
+        rate: of the result, in Hz.
+        limits: checked as the file is decoded.
+
+    Returns:
+        float32 ``[n]``, the average of the channels.
 
     Raises:
-        InvalidRequestError: no audio, damaged, empty, too long, or not finite; the message names it.
+        InvalidRequestError: no sound, damaged, empty, not finite, or over a limit (RequestTooLargeError); the message names the part.
     """
-    given = source.part.get("samples")
-    if given is not None:
-        rate = source.part.get("sample_rate")
-        if not isinstance(rate, int) or rate <= 0:
-            raise source.fail("`samples` need a `sample_rate` in Hz")
-        source.spend("request_samples", np.size(given), limits)
-        return to_mono_16k(source, limits, np.asarray(given, dtype=np.float32), rate)
+    source = source_of(part, "audio")
+    track = SoundTrack(source, limits)
+    if source.part.get("samples") is not None:
+        track.add_samples(*given_samples(source))
+        return track.resampled(rate)
     try:
-        with source.open(limits) as stream, soundfile.SoundFile(stream) as file:
-            # Check the header's length before decoding anything. The header of a truncated file is wrong, so check the
-            # decoded length too.
-            if file.frames > limits.max_audio_seconds * file.samplerate:
-                raise too_long(source, limits, file.frames / file.samplerate)
-            source.spend("request_samples", file.frames * file.channels, limits)
-            expected, rate = file.frames, file.samplerate
-            # One channel is kept of each block: a file of many channels is small where they are silent.
-            blocks = [averaged(each) for each in file.blocks(BLOCK_FRAMES, dtype="float32", always_2d=True)]
-            samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
-    except soundfile.LibsndfileError as error:
-        raise source.fail(f"not an audio file, or damaged: {error.error_string}") from error
-    if len(samples) < expected:
-        raise source.fail(f"the audio is truncated: {len(samples)} of {expected} samples are present")
-    return to_mono_16k(source, limits, samples, rate)
+        with source.open(limits) as stream, opened(stream) as container:
+            best = container.streams.best("audio")
+            if best is None:
+                raise source.fail("there is no sound in it")
+            for packet in packets(container, best):
+                for frame in decoded(packet):
+                    track.add(frame)
+    except av.error.FFmpegError as error:
+        raise source.fail(f"not an audio file, or damaged: {error.strerror}") from error
+    except TooManyPacketsError:
+        raise source.too_large("the file has too many packets; store it again") from None
+    return track.resampled(rate)
 
 
-def too_long(source: MediaSource, limits: Limits, seconds: float) -> Exception:
-    """Return the error of a clip over the limit."""
-    return source.too_large(
-        f"{seconds:.1f} s of audio are over the limit of {limits.max_audio_seconds:g} s (max_audio_seconds)"
-    )
+def given_samples(source: MediaSource) -> tuple[Samples, int]:
+    """Return the samples of a part, and their rate in Hz.
+
+    Raises:
+        InvalidRequestError: they have no rate, or another shape.
+    """
+    rate = source.part.get("sample_rate")
+    if isinstance(rate, bool) or not isinstance(rate, int) or rate <= 0:
+        raise source.fail("`samples` need a `sample_rate` in Hz")
+    samples = np.asarray(source.part["samples"], dtype=np.float32)
+    if samples.ndim not in (1, 2):
+        raise source.fail(f"`samples` must be [n] or [n, channels], have shape {list(samples.shape)}")
+    return samples, rate
 
 
-def to_mono_16k(source: MediaSource, limits: Limits, samples: Samples, rate: int) -> Samples:
-    """Check samples at ``rate`` Hz, average their channels and resample them to 16 kHz."""
-    seconds = len(samples) / rate
-    if seconds > limits.max_audio_seconds:
-        raise too_long(source, limits, seconds)
-    if seconds < SHORTEST_SECONDS:
-        raise source.fail(f"{seconds * 1000:.0f} ms of audio; at least {SHORTEST_SECONDS * 1000:.0f} ms are needed")
-    if not np.isfinite(samples).all():
-        raise source.fail("the audio holds NaN or infinite samples")
-    mono = averaged(samples)
-    if rate != SAMPLE_RATE:
-        mono = soxr.resample(mono, rate, SAMPLE_RATE, quality="HQ")
-    return np.ascontiguousarray(mono, dtype=np.float32)
+@define
+class SoundTrack:
+    """Collects decoded sound, one channel of each piece: a file of many channels is small where they are silent.
+
+    Attributes:
+        start: of the first piece, in seconds on the file's clock.
+        seconds: of all pieces.
+    """
+
+    _source: MediaSource
+    _limits: Limits
+    start: float | None = None
+    seconds: float = 0.0
+    _runs: list[tuple[int, list[Samples]]] = field(factory=list)
+
+    def add(self, frame: Any) -> None:
+        """Add a decoded piece. Raises RequestTooLargeError: it is over a limit."""
+        if self.start is None:
+            self.start = float(frame.time or 0.0)
+        self._add(_floats(frame), frame.sample_rate)
+
+    def add_samples(self, samples: Samples, rate: int) -> None:
+        """Add samples ``[n]`` or ``[n, channels]``. Raises RequestTooLargeError: they are over a limit."""
+        self._add(samples, rate)
+
+    def _add(self, samples: Samples, rate: int) -> None:
+        self.seconds += len(samples) / rate
+        self.check_length(self.seconds)
+        self._source.spend("request_samples", samples.size, self._limits)
+        mono = samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
+        if not self._runs or self._runs[-1][0] != rate:  # what the header says of the rate is not what is decoded
+            self._runs.append((rate, []))
+        self._runs[-1][1].append(mono)
+
+    def check_length(self, seconds: float) -> None:
+        """Raise RequestTooLargeError if so many seconds are over the limit."""
+        limit, name = self._limits.max_audio_seconds, self._limits.option("max_audio_seconds")
+        if seconds > limit:
+            raise self._source.too_large(
+                f"{seconds:.1f} s of sound and more are over the limit of {limit:g} s ({name})"
+            )
+
+    def resampled(self, rate: int) -> Samples:
+        """Return all of it at ``rate`` Hz.
+
+        Raises:
+            InvalidRequestError: there is none, or it is not finite.
+        """
+        runs = [(own, np.concatenate(pieces)) for own, pieces in self._runs]
+        if not sum(len(samples) for _, samples in runs):
+            raise self._source.fail("there is no sound in it, or it is damaged: 0 samples")
+        if not all(np.isfinite(samples).all() for _, samples in runs):
+            raise self._source.fail("the sound holds NaN or infinite samples")
+        made = [each if own == rate else soxr.resample(each, own, rate, quality="HQ") for own, each in runs]
+        return np.ascontiguousarray(made[0] if len(made) == 1 else np.concatenate(made), dtype=np.float32)
 
 
-def averaged(samples: Samples) -> Samples:
-    """Return samples ``[n]``, or the average of the channels of samples ``[n, channels]``."""
-    return samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
+def _floats(frame: av.AudioFrame) -> Samples:
+    """Return a decoded piece of sound as float32 ``[n, channels]``."""
+    samples: npt.NDArray[Any] = frame.to_ndarray()
+    channels = len(frame.layout.channels)
+    if not frame.format.is_planar:
+        samples = samples.reshape(-1, channels).T
+    if samples.dtype.kind == "i":
+        samples = samples.astype(np.float32) / (np.iinfo(samples.dtype).max + 1)
+    elif samples.dtype.kind == "u":
+        samples = (samples.astype(np.float32) - 128.0) / 128.0
+    return samples.T.astype(np.float32)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+import numpy as np
 from attrs import define, field, frozen
 
 from omni_core.api import InvalidRequestError, RequestTooLargeError
@@ -19,7 +20,7 @@ LARGEST_ASPECT_RATIO = 200
 
 @frozen
 class Limits:
-    """Bounds on the media of one request. Each is an option of the pipeline.
+    """Bounds on the media of one request. Pipelines offer them as options.
 
     Attributes:
         max_image_pixels: width times height of an image, before resizing.
@@ -41,6 +42,14 @@ class Limits:
     max_request_samples: int = 120_000_000
     max_request_frame_pixels: int = 40_000_000_000
 
+    def option(self, name: str) -> str:
+        """Return what the pipeline calls a limit, for messages; a subclass may call it otherwise."""
+        return name
+
+
+LIMITS = Limits()
+"""Those of a stage that offers no options for them."""
+
 
 @define
 class Spent:
@@ -56,15 +65,16 @@ class MediaSource:
     """One content part of a message: ``part`` holds ``path``, ``data`` (bytes), or decoded values; ``spent`` is its request's."""
 
     kind: str
-    part: dict[str, Any]
-    where: str
+    part: Mapping[str, Any]
+    where: str = ""
     spent: Spent = field(factory=Spent)
 
     @property
     def title(self) -> str:
         """Return the part's name in error messages: its path in the request, and its file."""
         path = self.part.get("path")
-        return f"{self.where} ({self.kind} {str(path)!r})" if path else f"{self.where} ({self.kind})"
+        named = f"{self.kind} {str(path)!r}" if path else self.kind
+        return f"{self.where} ({named})" if self.where else f"the {named}"
 
     def fail(self, problem: str) -> InvalidRequestError:
         """Return the error for this piece of media."""
@@ -87,7 +97,7 @@ class MediaSource:
             _, _, unit = name.partition("_")
             unit = unit.replace("frame_pixels", "pixels of frames")
             raise self.too_large(
-                f"with it the request has over {most} {unit}, the limit for all its media (max_{name})"
+                f"with it the request has over {most} {unit}, the limit for all its media ({limits.option(f'max_{name}')})"
             )
 
     def open(self, limits: Limits) -> IO[bytes]:
@@ -106,7 +116,21 @@ class MediaSource:
         stream.close()
         if size == 0:
             raise self.fail("the file is empty")
-        raise self.too_large(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)")
+        most, name = limits.max_file_mb, limits.option("max_file_mb")
+        raise self.too_large(f"{size / 2**20:.0f} MiB are over the limit of {most} MiB ({name})")
+
+    def content(self, limits: Limits) -> bytes:
+        """Return what tells this piece from others: the bytes of the file, or the decoded values with their shape.
+
+        Raises:
+            InvalidRequestError: it cannot be opened, or is over the limit.
+        """
+        for name in ("samples", "image", "frames"):
+            if self.part.get(name) is not None:
+                array = np.asarray(self.part[name])
+                return f"{name} {self.part.get('sample_rate')} {array.dtype} {array.shape} ".encode() + array.tobytes()
+        with self.open(limits) as stream:
+            return stream.read()
 
     def _open_path(self) -> IO[bytes]:
         from pathlib import Path  # here: the plugin's module imports this one
@@ -129,3 +153,8 @@ class MediaSource:
             raise self.fail(f"{width} x {height} pixels: there is nothing to see")
         if max(width, height) > LARGEST_ASPECT_RATIO * min(width, height):
             raise self.fail(f"{width} x {height} pixels: one side is over {LARGEST_ASPECT_RATIO} times the other")
+
+
+def source_of(part: Mapping[str, Any] | MediaSource, kind: str) -> MediaSource:
+    """Return a content part as a source; one that is a source already has its place in the request."""
+    return part if isinstance(part, MediaSource) else MediaSource(kind, part)

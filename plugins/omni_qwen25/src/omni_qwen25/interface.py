@@ -7,7 +7,7 @@ from typing import Any
 from attrs import asdict, evolve
 
 from omni_core.api import SEED, SPEECH, TEXT, VOCODER, ConfigError, Interface, Parameter, ParameterGroup
-from omni_media.source import Limits
+from omni_media.api import Limits
 from omni_qwen3.interface import OPTIONS as QWEN3_OPTIONS
 from omni_qwen3.interface import PRIORITY, THINKER, VIDEO_SOUND
 from omni_torch.api import sampling_parameters

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
-from omni_media.sound import SAMPLE_RATE, Samples
-from omni_media.source import Limits
+from omni_media.api import Limits, Samples
 from omni_qwen3.chat import Chat
+from omni_qwen3.mel_features import SAMPLE_RATE
 from omni_qwen3.payloads import AudioInputs
 from omni_qwen3.preprocessing import Media, MediaPreprocessor, preprocessing_stage
 from omni_qwen3.routing import wants_audio

@@ -21,7 +21,7 @@ from omni_demo.speech.phrases import (
     picture_reply,
     sound_reply,
 )
-from omni_media.source import Limits
+from omni_media.api import Limits
 from omni_qwen3.preprocessing import Preprocessor
 
 Part = dict[str, Any]

@@ -19,7 +19,8 @@ from omni_diffusion.decoding import DecodingScheduler, split
 from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.pixels import from_bytes, to_bytes
 from omni_diffusion.schedule import Schedules
-from omni_diffusion.source_image import content_of, read_image
+from omni_media.api import LIMITS, MediaSource
+from omni_media.api import images as pictures
 
 
 class Encoder:
@@ -46,7 +47,7 @@ class Encoder:
             for (key, part), embeds in zip(parts.items(), self._text(numbers), strict=True):
                 found[key] = {"embeds": embeds.clone()}
                 if part["image"] is not None:
-                    found[key]["given"] = self._latents(read_image(part["image"]))
+                    found[key]["given"] = self._latents(pictures(part["image"])[0])
                 self._cache.put(key, found[key])
         return [found[key] for key in keys]
 
@@ -139,4 +140,4 @@ def create_decode(model_path: str) -> Decoder:
 
 
 def _content(image: dict[str, Any] | None) -> list[bytes]:
-    return [] if image is None else [content_of(image)]
+    return [] if image is None else [MediaSource("image", image).content(LIMITS)]

@@ -13,7 +13,7 @@ from omni_diffusion.content_cache import ContentCache, digest
 from omni_diffusion.pixels import pack
 from omni_diffusion.qwen_image.autoencoder import Autoencoder
 from omni_diffusion.qwen_image.checkpoint import Checkpoint, dtype_of
-from omni_diffusion.source_image import content_of, read_image
+from omni_media.api import LIMITS, MediaSource, images
 from omni_torch.api import check_length, longest_token
 
 TEMPLATES = {
@@ -94,7 +94,9 @@ class Encoder:
                 if image is None
                 else "messages: this checkpoint edits no images; leave the image out"
             )
-        return digest(data["text"]) if image is None else digest(data["text"], content_of(image))
+        return (
+            digest(data["text"]) if image is None else digest(data["text"], MediaSource("image", image).content(LIMITS))
+        )
 
     def _texts(self, parts: dict[bytes, dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
         """Encode texts; those of equal length together, so that none needs padding."""
@@ -115,7 +117,7 @@ class Encoder:
         made = {}
         for key, part in parts.items():
             check_length(part["text"], self._longest, LONGEST_PROMPT)
-            image = read_image(part["image"])
+            image = images(part["image"])[0]
             width, height = edited_size(*image.size)
             image = self._images.resize(image, height, width)
             patches = self._patches(images=[image], return_tensors="pt").to(self._device)
