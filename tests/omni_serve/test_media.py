@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from omni_serve import media
+from omni_media import containers
 from omni_serve.encoders import wav_header, whole
 from omni_serve.errors import ApiError
 from omni_serve.media import check_media, has_many_scans, share_of
@@ -105,11 +105,11 @@ def test_each_whitelist_keeps_playlists_from_files(
     """A playlist of a real recording is refused by the formats alone, and by the protocols alone."""
     file = tmp_path / "a.ts"
     file.write_bytes(whole("wav", [SECOND], 24_000))
-    options = {**media._OPTIONS, "protocol_whitelist": "file,crypto,data", "safe": "0", "allowed_extensions": "ALL"}
+    options = {**containers.OPTIONS, "protocol_whitelist": "file,crypto,data", "safe": "0", "allowed_extensions": "ALL"}
     if lifted == "format_whitelist":
-        options = {**media._OPTIONS}
+        options = {**containers.OPTIONS}
         del options["format_whitelist"]
-    monkeypatch.setattr(media, "_OPTIONS", options)
+    monkeypatch.setattr(containers, "OPTIONS", options)
     with pytest.raises(ApiError, match="not a recording"):
         check_media("audio", listing.format(file=file).encode(), "x", LIMITS)
 

@@ -73,7 +73,7 @@ INTERFACE = Interface(
             "first_within", "number", "seconds in which the first sound is wanted, by stages with a policy", None, 0
         ),
     ],
-    limits={"max_characters": 10_000, "max_reference_seconds": 60.0},
+    limits={"max_characters": 10_000, "max_reference_seconds": 60.0, "min_reference_seconds": 0.05},
     voices_from="the recordings in the request's references",
     sample_rate=44_100,
     reference_text=True,

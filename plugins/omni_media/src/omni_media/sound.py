@@ -76,14 +76,18 @@ class SoundTrack:
 
     Attributes:
         start: of the first piece, in seconds on the file's clock.
-        seconds: of all pieces.
     """
 
     _source: MediaSource
     _limits: Limits
     start: float | None = None
-    seconds: float = 0.0
+    _counts: dict[int, int] = field(factory=dict)
     _runs: list[tuple[int, list[Samples]]] = field(factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Return the length of all pieces."""
+        return sum(count / rate for rate, count in self._counts.items())
 
     def add(self, frame: Any) -> None:
         """Add a decoded piece. Raises RequestTooLargeError: it is over a limit."""
@@ -96,7 +100,7 @@ class SoundTrack:
         self._add(samples, rate)
 
     def _add(self, samples: Samples, rate: int) -> None:
-        self.seconds += len(samples) / rate
+        self._counts[rate] = self._counts.get(rate, 0) + len(samples)
         self.check_length(self.seconds)
         self._source.spend("request_samples", samples.size, self._limits)
         mono = samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples

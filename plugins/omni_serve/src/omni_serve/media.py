@@ -1,6 +1,6 @@
-"""Media of a request: normalised by the client's own reader, then checked against the server's limits by their headers alone.
+"""Media of a request: normalised by the client's own reader, then checked against the server's limits before they are decoded.
 
-A header is read, nothing is decoded: a small file that decodes to gigabytes is refused before it does.
+Headers and packets are read: a small file that decodes to gigabytes is refused before it does.
 """
 
 from __future__ import annotations
@@ -12,28 +12,18 @@ import wave
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import av
-import av.error
 from attrs import define
 from PIL import Image
 
-from omni_core.api import ConfigError, InvalidRequestError, MediaPolicy
+import omni_media.containers
+import omni_media.images
+from omni_core.api import ConfigError, InvalidRequestError, MediaPolicy, RequestTooLargeError
+from omni_media.api import Limits as DecodingLimits
+from omni_media.api import MediaSource, sound
+from omni_media.containers import TooManyPacketsError, measured
 from omni_media.reader import Reader
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits, Settings
-
-CONTAINERS = "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,amr,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,asf,flv,ivf,h264,hevc,av1"
-"""Formats of sound and video that are read. Others of FFmpeg's are playlists and descriptions, which open files and sockets."""
-
-_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Formats of images that are read. Pillow has readers of many more, and one of them starts a program."""
-
-_OPTIONS = {
-    "format_whitelist": CONTAINERS,
-    "protocol_whitelist": "",
-    "probesize": "1000000",
-    "analyzeduration": "1000000",
-}
 
 KINDS = ("image", "audio", "video")
 
@@ -95,10 +85,10 @@ def _check(messages: list[dict[str, Any]], limits: Limits) -> None:
 
 @define
 class Media:
-    """The size of media when they are decoded, by their headers.
+    """The size of media when they are decoded, by their headers and packets.
 
     Attributes:
-        seconds: of recordings and videos, where their headers say it.
+        seconds: of recordings and videos.
         samples: of sound, of every channel.
         pixels: of images.
         frame_pixels: of all frames of videos.
@@ -163,7 +153,7 @@ _LEAST_SHARE = 1 / 32
 
 
 def check_media(kind: str, data: Any, where: str, limits: Limits) -> Media:
-    """Check one piece of media by its header.
+    """Check one piece of media by its header and packets.
 
     Raises:
         ApiError: 400: not a file of this kind, or unreadable; 413: over a limit.
@@ -180,13 +170,16 @@ def check_media(kind: str, data: Any, where: str, limits: Limits) -> Media:
 
 def _check_image(data: bytes, where: str, limits: Limits) -> Media:
     try:
-        with Image.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as image:
+        with omni_media.images.opened(io.BytesIO(data)) as image:
             width, height = image.size
             form = image.format
     except Image.DecompressionBombError as error:
         raise _too_large(f"{where}: {error}", where) from None
     except Exception:  # the readers of many formats raise many things
-        raise invalid(f"{where}: not an image that can be read", where, "invalid_image") from None
+        known = ", ".join(omni_media.images.FORMATS)
+        raise invalid(
+            f"{where}: not an image that can be read; the formats are {known}", where, "invalid_image"
+        ) from None
     if width * height > limits.image_pixels:
         problem = f"{width} x {height} pixels are over the limit of {limits.image_pixels} pixels (image_pixels)"
         raise _too_large(f"{where}: {problem}", where)
@@ -220,20 +213,43 @@ def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) ->
     if kind == "audio" and (found := _plain_wave(data)) is not None:
         return _in_limits(kind, found, 0, where, limits)
     try:
-        with av.open(io.BytesIO(data), metadata_errors="replace", options=_OPTIONS) as file:
-            streams = file.streams.audio if kind == "audio" else file.streams.video
-            if not streams:
+        with omni_media.containers.opened(io.BytesIO(data)) as file:
+            sounds = file.streams.best("audio")
+            stream = sounds if kind == "audio" else file.streams.best("video")
+            if stream is None:
                 raise invalid(f"{where}: there is no {'sound' if kind == 'audio' else 'picture'} in it", where)
-            stream = streams[0]
-            seconds = _seconds(file, stream)
-            pixels = 0 if kind == "audio" else stream.codec_context.width * stream.codec_context.height
-            frames = 0.0 if kind == "audio" else stream.frames or (seconds or 0.0) * float(stream.average_rate or 0)
-            samples = sum(_samples(file, each) for each in file.streams.audio[:1])
+            extent = measured(file, stream, *([] if sounds in (None, stream) else [sounds]))
+            size = 0 if kind == "audio" else stream.codec_context.width * stream.codec_context.height
+            heard = 0 if sounds is None else int(sounds.codec_context.sample_rate or 0) * sounds.codec_context.channels
     except ApiError:
         raise
+    except TooManyPacketsError:
+        raise _too_large(f"{where}: the file has too many packets; store it again", where) from None
     except Exception:
         raise invalid(f"{where}: not {title} that can be read", where, f"invalid_{kind}") from None
-    return _in_limits(kind, Media(seconds, samples, frame_pixels=frames * pixels), pixels, where, limits)
+    longest = extent.seconds if kind == "audio" else max(extent.seconds, extent.end - extent.start)
+    pixels = len(extent.times) * size
+    return _in_limits(kind, Media(extent.seconds, longest * heard, frame_pixels=pixels), size, where, limits)
+
+
+def check_sound(data: bytes, where: str, limits: Limits, least_seconds: float = 0.0) -> None:
+    """Decode a recording that is kept, so that what cannot be heard is refused at once.
+
+    Raises:
+        ApiError: 400: damaged, silent of samples, not finite, or shorter than ``least_seconds``; 413: over a limit.
+    """
+    check_media("audio", data, where, limits)
+    rate = 16_000
+    bounds = DecodingLimits(max_audio_seconds=limits.audio_seconds, max_file_mb=int(limits.media_mib) + 1)
+    try:
+        samples = sound(MediaSource("recording", {"data": data}, where), rate, bounds)
+    except RequestTooLargeError as error:
+        raise _too_large(str(error), where) from None
+    except InvalidRequestError as error:
+        raise invalid(str(error), where, "invalid_audio") from None
+    if len(samples) < least_seconds * rate:
+        here, least = 1000 * len(samples) / rate, 1000 * least_seconds
+        raise invalid(f"{where}: {here:.0f} ms of sound; at least {least:.0f} ms are needed", where, "invalid_audio")
 
 
 def _plain_wave(data: bytes) -> Media | None:
@@ -258,19 +274,6 @@ def _in_limits(kind: str, found: Media, pixels: int, where: str, limits: Limits)
         problem = f"frames of {pixels} pixels are over the limit of {limits.image_pixels} (image_pixels)"
         raise _too_large(f"{where}: {problem}", where)
     return found
-
-
-def _samples(file: Any, stream: Any) -> float:
-    """Return the samples of sound, of every channel."""
-    context = stream.codec_context
-    return (_seconds(file, stream) or 0.0) * int(context.sample_rate or 0) * int(context.channels)
-
-
-def _seconds(file: Any, stream: Any) -> float | None:
-    """Return the length that the header gives, or that the bit rate implies; the pipeline checks what it decodes."""
-    if stream.duration is not None and stream.time_base is not None:
-        return float(stream.duration * stream.time_base)
-    return None if file.duration is None else file.duration / 1_000_000
 
 
 def _too_large(message: str, where: str) -> ApiError:

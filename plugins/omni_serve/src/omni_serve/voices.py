@@ -17,7 +17,7 @@ from omni_core.api import shown
 from omni_serve.bodies import body_of, json_response, schema
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import check_fields, form_schema, read_form, upload
-from omni_serve.media import check_media
+from omni_serve.media import check_sound
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.settings import Limits
 from omni_serve.voice_names import voice_names
@@ -279,5 +279,6 @@ async def _recording(server: Server, form: FormData, field: str) -> bytes:
     data = await upload(file, field, limits.upload_mib)
     longest = float(server.interface.limits.get("max_reference_seconds", limits.audio_seconds))
     bounds = Limits(media_mib=limits.upload_mib, audio_seconds=longest)
-    await asyncio.to_thread(check_media, "audio", data, field, bounds)
+    least = float(server.interface.limits.get("min_reference_seconds", 0.0)) if field == "audio_sample" else 0.0
+    await asyncio.to_thread(check_sound, data, field, bounds, least)
     return data
