@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omni_media.api import sound as heard
 from omni_serve.encoders import FORMATS, encoder, pcm16, wav_header, whole
 
 RATE = 24_000
@@ -77,6 +78,40 @@ def test_speed_changes_the_length_and_not_the_pitch(speed: float) -> None:
     assert len(samples) / rate == pytest.approx(1 / speed, rel=0.05)
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
     assert np.argmax(spectrum) * rate / len(samples) == pytest.approx(440, abs=12)
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.3, 0.5, 0.7, 1.5, 4.0])
+def test_speed_loses_nothing_at_the_end(speed: float) -> None:
+    """The last tenth of a second is another tone."""
+    sound = SOUND.copy()
+    sound[-RATE // 10 :] = 0.5 * np.sin(2 * np.pi * 1500 * np.arange(RATE // 10) / RATE)
+    samples, _ = decoded(streamed("wav", [1000] * 20, sound, speed=speed))
+    assert len(samples) == round(len(sound) / speed)
+    end = samples[-int(RATE / 10 / speed * 0.6) :]
+    spectrum = np.abs(np.fft.rfft(end * np.hanning(len(end))))
+    assert np.argmax(spectrum) * RATE / len(end) == pytest.approx(1500, abs=60)
+    last = samples[-RATE // 100 :]
+    assert np.sqrt(np.mean(last**2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus", "aac"])
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("rate", [22_050, 24_000, 44_100])
+def test_the_last_milliseconds_are_in_the_file(name: str, live: bool, rate: int) -> None:
+    sound = np.random.default_rng(0).normal(0, 0.1, rate // 2 + 137).astype(np.float32)
+    sound = np.convolve(sound, np.hanning(9) / 4, "same").astype(np.float32)
+    made = encoder(name, rate, live=live)
+    samples = heard({"data": made.write(sound) + made.finish()}, rate)
+    begin = int(np.argmax(np.correlate(samples[:6000], sound[500:2500], "valid"))) - 500
+    end, found = sound[-rate // 50 :], samples[begin : begin + len(sound)][-rate // 50 :]
+    assert np.dot(end, found) / np.dot(end, end) > 0.9
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus", "aac", "flac"])
+@pytest.mark.parametrize("rate", [22_050, 24_000, 44_100, 192_000])
+@pytest.mark.parametrize("count", [0, 1, 17])
+def test_a_file_of_few_samples_can_be_decoded(name: str, rate: int, count: int) -> None:
+    assert len(heard({"data": streamed(name, [], np.zeros(count, np.float32), rate)}, rate)) >= count
 
 
 @pytest.mark.parametrize("name", FORMATS)

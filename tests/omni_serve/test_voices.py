@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import openai
 import pytest
+import soundfile
 from attrs import evolve
 from omni_serve_clients import http_client
 from serve_stages import INTERFACE, RATE, tone
@@ -57,6 +60,28 @@ async def test_a_voice_from_upload_to_deletion(client: openai.AsyncOpenAI, http:
     assert (deleted.object, deleted.deleted) == ("audio.voice.deleted", True)
     with pytest.raises(openai.NotFoundError):
         await client.audio.voices.delete(voice.id)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("recording", "words"),
+    [
+        (np.full(RATE, np.nan, np.float32), "NaN or infinite"),
+        (np.zeros(700, np.float32), "29 ms of sound; at least 50 ms"),
+    ],
+)
+async def test_a_recording_that_cannot_be_spoken_with_is_refused_at_upload(
+    pipe: AsyncPipe, tmp_path: Path, recording: Any, words: str
+) -> None:
+    app = create_app(pipe, Settings(voices_dir=tmp_path))
+    app.state.server.interface = evolve(INTERFACE, limits={"min_reference_seconds": 0.05})
+    file = io.BytesIO()
+    soundfile.write(file, recording, RATE, format="WAV", subtype="FLOAT")
+    asked = form(name="bad") | {"files": {"audio_sample": ("a.wav", file.getvalue())}}
+    answer = await http_client(app).post("/v1/audio/voices", **asked)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "audio_sample"
+    assert words in answer.json()["error"]["message"]
 
 
 @pytest.mark.asyncio(loop_scope="session")

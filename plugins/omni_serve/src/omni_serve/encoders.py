@@ -184,7 +184,9 @@ class _Container:
         self._sink: _Sink | io.BytesIO = _Sink() if live else io.BytesIO()
         options = {"flush_packets": "1", **dict(form.live)} if live else {}
         self._file = av.open(self._sink, "w", format=form.container, options=options)
-        self._stream = self._file.add_stream(form.codec, rate=_nearest(rate, form.rates))
+        taken = _nearest(rate, form.rates)
+        self._least = 1 if taken == rate else rate // 100  # a resampler keeps a few samples for itself
+        self._stream = self._file.add_stream(form.codec, rate=taken)
         self._stream.layout = "mono"
         if form.bit_rate:
             self._stream.bit_rate = form.bit_rate
@@ -198,8 +200,8 @@ class _Container:
         return self._sink.take() if isinstance(self._sink, _Sink) else b""
 
     def finish(self) -> bytes:
-        if not self._count:
-            self.write(np.zeros(1, np.float32))  # a container without a packet has no header
+        if self._count < self._least:
+            self.write(np.zeros(self._least - self._count, np.float32))  # a container without a packet has no header
         self._file.mux(self._stream.encode(None))
         self._file.close()
         return self._sink.take() if isinstance(self._sink, _Sink) else self._sink.getvalue()
@@ -226,10 +228,14 @@ class _Resampled:
 
 
 class _Stretched:
-    """Another speed at the same pitch: FFmpeg's ``atempo``, twice for a speed below 0.5 or above 2."""
+    """Another speed at the same pitch: FFmpeg's ``atempo``, twice for a speed below 0.5 or above 2.
+
+    The filter keeps a part of its last window for itself: the end of the sound, mirrored, takes that place and is cut off.
+    """
 
     def __init__(self, inner: Encoder, rate: int, speed: float) -> None:
-        self._inner, self._rate, self._count = inner, rate, 0
+        self._inner, self._rate, self._speed, self._count, self._sent = inner, rate, speed, 0, 0
+        self._end = np.zeros(0, np.float32)
         graph = av.filter.Graph()
         first = last = graph.add_abuffer(sample_rate=rate, format="flt", layout="mono", time_base=Fraction(1, rate))
         steps = [speed] if 0.5 <= speed <= 2.0 else [math.sqrt(speed)] * 2  # beyond, the filter leaves samples out
@@ -245,20 +251,31 @@ class _Stretched:
     def write(self, samples: Samples) -> bytes:
         if not len(samples):
             return b""
+        self._push(samples)
+        self._end = np.concatenate([self._end, samples])[-self._rate // 10 :]
+        return b"".join(self._inner.write(each) for each in self._ready())
+
+    def _push(self, samples: Samples) -> None:
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples, np.float32)[None], format="flt", layout="mono")
         frame.sample_rate, frame.pts, frame.time_base = self._rate, self._count, Fraction(1, self._rate)
         self._count += len(samples)
         self._first.push(frame)
-        return b"".join(self._inner.write(each) for each in self._ready())
 
     def finish(self) -> bytes:
+        left = round(self._count / self._speed) - self._sent
+        if left > 0:
+            self._push(
+                np.pad(self._end, (0, self._rate), mode="reflect" if len(self._end) > 1 else "edge")[len(self._end) :]
+            )
         self._first.push(None)
-        return b"".join([*(self._inner.write(each) for each in self._ready()), self._inner.finish()])
+        rest = np.concatenate([np.zeros(0, np.float32), *self._ready()])[: max(left, 0)]
+        return self._inner.write(rest) + self._inner.finish()
 
     def _ready(self) -> list[Samples]:
         found = []
         while True:
             try:
                 found.append(self._last.pull().to_ndarray().reshape(-1))
+                self._sent += len(found[-1])
             except (av.error.BlockingIOError, av.error.EOFError):
                 return found

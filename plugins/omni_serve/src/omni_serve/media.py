@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import define
 from PIL import Image
+from starlette.datastructures import UploadFile
 
 import omni_media.containers
 import omni_media.images
@@ -22,7 +23,9 @@ from omni_media.api import Limits as DecodingLimits
 from omni_media.api import MediaSource, sound
 from omni_media.containers import TooManyPacketsError, measured
 from omni_media.reader import Reader
+from omni_serve.encoders import PCM_RATE, wav_header
 from omni_serve.errors import ApiError, invalid
+from omni_serve.forms import upload
 from omni_serve.settings import Limits, Settings
 
 KINDS = ("image", "audio", "video")
@@ -230,6 +233,18 @@ def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) ->
     longest = extent.seconds if kind == "audio" else max(extent.seconds, extent.end - extent.start)
     pixels = len(extent.times) * size
     return _in_limits(kind, Media(extent.seconds, longest * heard, frame_pixels=pixels), size, where, limits)
+
+
+async def uploaded_sound(file: UploadFile, field: str, most_mib: float) -> bytes:
+    """Return an uploaded recording. PCM, which has no header and is known by its name or its type, gets one.
+
+    Raises:
+        ApiError: 413, it is larger; 400, it is empty.
+    """
+    data = await upload(file, field, most_mib)
+    if (file.content_type or "").startswith("audio/pcm") or (file.filename or "").lower().endswith(".pcm"):
+        return wav_header(PCM_RATE, len(data)) + data
+    return data
 
 
 def check_sound(data: bytes, where: str, limits: Limits, least_seconds: float = 0.0) -> None:

@@ -19,8 +19,8 @@ from omni_core.api import Segment, Transcript, Word, shown
 from omni_serve.bodies import json_response
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
-from omni_serve.forms import check_fields, form_schema, read_form, typed, upload
-from omni_serve.media import check_media
+from omni_serve.forms import check_fields, form_schema, read_form, typed
+from omni_serve.media import check_media, uploaded_sound
 from omni_serve.recognition import has_recogniser, parameters_of, transcription_request, writes_down
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
@@ -102,7 +102,7 @@ async def _recording(server: Server, form: FormData) -> tuple[bytes, float | Non
         raise invalid("file: a file is needed", "file", "missing_required_parameter")
     limits = server.settings.limits
     try:
-        data = await upload(file, "file", limits.media_mib)
+        data = await uploaded_sound(file, "file", limits.media_mib)
         return data, (await asyncio.to_thread(check_media, "audio", data, "file", limits)).seconds
     except ApiError as error:
         error.param = "file"

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from omni_core.api import shown
 from omni_serve.bodies import body_of, json_response, schema
 from omni_serve.errors import ApiError, invalid
-from omni_serve.forms import check_fields, form_schema, read_form, upload
-from omni_serve.media import check_sound
+from omni_serve.forms import check_fields, form_schema, read_form
+from omni_serve.media import check_sound, uploaded_sound
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.settings import Limits
 from omni_serve.voice_names import voice_names
@@ -276,7 +276,7 @@ async def _recording(server: Server, form: FormData, field: str) -> bytes:
     if not isinstance(file, UploadFile):
         raise invalid(f"{field}: a file is needed", field, "missing_required_parameter")
     limits = server.settings.limits
-    data = await upload(file, field, limits.upload_mib)
+    data = await uploaded_sound(file, field, limits.upload_mib)
     longest = float(server.interface.limits.get("max_reference_seconds", limits.audio_seconds))
     bounds = Limits(media_mib=limits.upload_mib, audio_seconds=longest)
     least = float(server.interface.limits.get("min_reference_seconds", 0.0)) if field == "audio_sample" else 0.0
