@@ -171,6 +171,44 @@ async def test_large_media_are_decoded_in_steps(size: int, monkeypatch: pytest.M
     assert sum(steps) == len(text)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "data:image/png;base64,",
+        "data:image/png;BASE64,",
+        "DATA:image/png; base64,",
+        "data:image/png;charset=utf-8;base64,",
+        "data:image/png ; name=a.png ; Base64 ,",
+        " data:;base64,",
+    ],
+)
+async def test_headers_of_data_urls_are_those_of_rfc_2397(header: str) -> None:
+    data = bytes(range(256))
+    for body in forms_of(data):
+        for given in (
+            {"type": "image_url", "image_url": {"url": header + body}},
+            {"type": "file", "file": {"file_data": header + body, "filename": "a.png"}},
+        ):
+            assert await part(given, LARGE) == {"type": "image", "data": data}
+
+
+def forms_of(data: bytes) -> list[str]:
+    """Return base64 as programs write it: in lines, for URLs, without padding, with escapes."""
+    text = base64.b64encode(data).decode()
+    lines = base64.encodebytes(data).decode()
+    quoted = text.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D")
+    return [text, lines, lines.replace("\n", "\r\n"), text.replace("A", " A"), text.rstrip("="), quoted,
+            base64.urlsafe_b64encode(data).decode()]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, reader._STEP, reader._STEP + 1, 2 * reader._STEP + 7])
+def test_base64_of_any_size_and_form_is_read(size: int) -> None:
+    data = np.random.default_rng(size).bytes(size)
+    for text in (each for each in forms_of(data) if "%" not in each):
+        assert reader.from_base64(text) == data
+    assert reader.from_base64("before " + base64.b64encode(data).decode(), 7) == data
+
+
 async def test_large_text_that_is_no_base64_is_refused() -> None:
     good = "QUJD" * (reader._STEP // 4)
     for bad in (good[:-1] + "=" + good, good[:-4] + "QQ==" + good, good + "!", good + "Q", good + "é"):

@@ -133,7 +133,7 @@ class Reader:
         raise InvalidRequestError(f"{where}: must be a path, a URL, bytes, or {array[kind]}; is {type(value).__name__}")
 
     async def _located(self, url: Any, where: str) -> dict[str, Any]:
-        if isinstance(url, str) and url[:_SHORT].lstrip()[:5].lower() == "data:":
+        if isinstance(url, str) and _is_data_url(url):
             return {"data": (await self._data_url(url, where))[1]}
         try:
             # It keeps what it has split: long texts must not get there.
@@ -171,7 +171,7 @@ class Reader:
         content, name = fields.get("file_data"), str(fields.get("filename") or "")
         guessed = mimetypes.guess_type(name)[0]
         where = f"{where}.file_data"
-        if isinstance(content, str) and content.startswith("data:"):
+        if isinstance(content, str) and _is_data_url(content):
             said, data = await self._data_url(content, where)
         else:
             said, data = "", await self._base64(content, where)
@@ -190,13 +190,15 @@ class Reader:
         comma = url.find(",")  # the content is large: it is not copied
         if comma < 0:
             raise InvalidRequestError(f"{where}: a data: URL has a comma before its content")
-        header = url[:comma].removeprefix("data:")
-        mime = header.partition(";")[0]
-        if header.endswith(";base64"):
-            return mime, await self._base64(url, where, comma + 1)
-        if url.count("%", comma) > _ESCAPES:
+        mime, *parameters = (each.strip().lower() for each in url[url.find(":") + 1 : comma].split(";"))
+        escapes = url.count("%", comma)
+        if escapes > _ESCAPES:
             raise InvalidRequestError(f"{where}: has more than {_ESCAPES} bytes as %XX; send them in base64")
-        return mime, self._counted(unquote_to_bytes(url[comma + 1 :]), where)
+        if "base64" not in parameters:
+            return mime, self._counted(unquote_to_bytes(url[comma + 1 :]), where)
+        if escapes:
+            return mime, await self._base64(unquote(url[comma + 1 :]), where)
+        return mime, await self._base64(url, where, comma + 1)
 
     async def _base64(self, text: Any, where: str, start: int = 0) -> bytes:
         """Return what a text in base64 holds from ``start`` on."""
@@ -205,8 +207,8 @@ class Reader:
         self._check((len(text) - start) * 3 // 4 - 2, where)
         try:
             if len(text) - start <= _STEP:
-                return self._counted(_decoded(text, start), where)
-            decoded = await asyncio.to_thread(_decoded, text, start)
+                return self._counted(from_base64(text, start), where)
+            decoded = await asyncio.to_thread(from_base64, text, start)
             return self._counted(decoded, where)
         except ValueError as error:  # of binascii, or for letters outside ASCII
             raise InvalidRequestError(f"{where}: is not base64: {error}") from None
@@ -222,13 +224,32 @@ class Reader:
             raise InvalidRequestError(f"{where}: the media of this request are over the limit of {limit} (max_bytes)")
 
 
-def _decoded(text: str, begin: int) -> bytes:
-    """Decode base64 in steps: one call would hold the interpreter's lock for all of it. Raises ValueError."""
+def _is_data_url(text: str) -> bool:
+    return text[:_SHORT].lstrip()[:5].lower() == "data:"
+
+
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_SPACES = b" \t\r\n\v\f"
+
+
+def from_base64(text: str, begin: int = 0) -> bytes:
+    """Decode base64 from ``begin`` on, also of the URL-safe alphabet, with white space in it, and without its padding.
+
+    It goes in steps: one call would hold the interpreter's lock for all of it.
+
+    Raises:
+        ValueError: it is no base64.
+    """
     decoded = io.BytesIO()
+    held, ended = b"", False
     for start in range(begin, len(text), _STEP):
-        if decoded.tell() < (start - begin) // 4 * 3:
+        held += text[start : start + _STEP].encode("ascii").translate(_URL_SAFE, _SPACES)
+        if ended and held:
             raise ValueError("Excess data after padding")
-        decoded.write(base64.b64decode(text[start : start + _STEP], validate=True))
+        whole = len(held) - len(held) % 4
+        size = decoded.write(base64.b64decode(held[:whole], validate=True))
+        ended, held = size < whole // 4 * 3, held[whole:]
+    decoded.write(base64.b64decode(held + b"=" * (-len(held) % 4), validate=True))
     return decoded.getvalue()  # not a copy
 
 

@@ -5,8 +5,6 @@ Every converter keeps its state from piece to piece, so that borders between pie
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Literal
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy.typing as npt
 import soxr
 from attrs import frozen
 
+from omni_media import reader
 from omni_serve.encoders import PCM_RATE, Encoder, Samples, encoder, pcm16, wav_header
 from omni_serve.errors import invalid
 
@@ -24,8 +23,6 @@ INPUT_RATE = 16_000
 
 LAW_RATE = 8_000
 """Of G.711."""
-
-_BASE64_STEP = 2**20
 
 Codes = npt.NDArray[np.uint8]
 
@@ -87,16 +84,10 @@ def from_base64(text: str, where: str) -> bytes:
     Raises:
         ApiError: 400, it is none.
     """
-    pieces = []
     try:
-        # In pieces: the reader of base64 holds the interpreter to its end, also in a thread.
-        for start in range(0, len(text), _BASE64_STEP):
-            pieces.append(base64.b64decode(text[start : start + _BASE64_STEP], validate=True))
-            if start + _BASE64_STEP < len(text) and len(pieces[-1]) * 4 != _BASE64_STEP * 3:
-                raise ValueError("padding in the middle")
-    except (binascii.Error, ValueError):
+        return reader.from_base64(text)
+    except ValueError:
         raise invalid(f"{where}: is not base64", where, "invalid_value") from None
-    return b"".join(pieces)
 
 
 class InputAudio:
