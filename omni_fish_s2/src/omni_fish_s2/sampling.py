@@ -13,6 +13,7 @@ from attrs import frozen
 
 from omni_core.api import OmniRequest, checked
 from omni_fish_s2.interface import SEMANTIC
+from omni_torch.api import seeded_generator
 
 WINDOW = 10
 """The number of latest tokens among which a repetition counts."""
@@ -77,11 +78,7 @@ class Draws:
     """
 
     def __init__(self, seed: int | None, candidates: torch.Tensor, vocab_size: int, codes: tuple[int, int]) -> None:
-        self._generator = torch.Generator()
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        self._generator = seeded_generator(seed)
         self._width = len(candidates) if seed is None else vocab_size
         self._columns = slice(None) if seed is None else candidates
         self._codes = codes

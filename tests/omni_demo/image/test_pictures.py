@@ -58,8 +58,9 @@ async def test_a_seed_repeats_a_picture_alone_and_beside_others(pipe: AsyncPipe)
     first = (await pipe.submit(asked("a red star", seed=3)))["decode"].pixels
     again = (await pipe.submit(asked("a red star", seed=3)))["decode"].pixels
     assert np.array_equal(first, again)
-    other = (await pipe.submit(asked("a red star", seed=4)))["decode"].pixels
-    assert not np.array_equal(first, other)
+    for seed in (4, 2**32 + 3, 2**63 - 1):
+        other = (await pipe.submit(asked("a red star", seed=seed)))["decode"].pixels
+        assert not np.array_equal(first, other), seed
 
 
 async def test_sizes_numbers_and_previews(pipe: AsyncPipe) -> None:

@@ -6,7 +6,6 @@ they are at and however many they have.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Hashable
 
 import torch
@@ -19,7 +18,7 @@ from omni_qwen25.interface import TOKEN2WAV_DEFAULTS
 from omni_qwen25.networks import check_dtype
 from omni_qwen25.payloads import Mel, TalkerResult, token2wav_params
 from omni_qwen25.voices import Voice, load_voices, voice_of
-from omni_torch.api import StepScheduler
+from omni_torch.api import StepScheduler, seeded_generator
 
 LEAST_GUIDANCE = 1e-5
 """Less is no guidance, as in the reference."""
@@ -73,7 +72,7 @@ class MelScheduler(StepScheduler[Denoising]):
             )
         guidance = float(params["guidance_scale"])
         seed = params["seed"]
-        generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+        generator = seeded_generator(seed)
         noise = torch.randn(frames, self._network.mel_bins, generator=generator)
         times = step_times(params["num_steps"], params["sway_coefficient"])
         if not frames:

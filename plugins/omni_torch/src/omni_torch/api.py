@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from omni_torch.sampling.detokenizer import Detokenizer, Written, text_decoder
     from omni_torch.sampling.parameters import sampling_parameters
     from omni_torch.sampling.sample import sample, sampling_from
+    from omni_torch.sampling.seeds import seeded_generator
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
     from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler
 
@@ -109,7 +110,7 @@ __all__ = [
     "StepScheduler", "Vocoder", "VocoderScheduler", "AutoregressiveLoop", "LoopedScheduler",
     "StepResult", "run_batch",
     # Sampling: parameters of requests, and where a text ends
-    "sampling_parameters", "sample", "sampling_from", "StopStrings", "StopTokens", "Detokenizer", "Written",
+    "sampling_parameters", "sample", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
     "text_decoder",
     # Checkpoints: folders, the hub, and their files
     "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "read_tokenizer", "written_once",
@@ -186,6 +187,7 @@ _HOMES = {
     "omni_torch.sampling.detokenizer": "Detokenizer Written text_decoder",
     "omni_torch.sampling.parameters": "sampling_parameters",
     "omni_torch.sampling.sample": "sample sampling_from",
+    "omni_torch.sampling.seeds": "seeded_generator",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
     "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler",
 }

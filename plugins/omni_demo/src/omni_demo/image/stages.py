@@ -21,6 +21,7 @@ from omni_diffusion.pixels import from_bytes, to_bytes
 from omni_diffusion.schedule import Schedules
 from omni_media.api import LIMITS, MediaSource
 from omni_media.api import images as pictures
+from omni_torch.api import seeded_generator
 
 
 class Encoder:
@@ -73,7 +74,7 @@ class Model:
         seed = secrets.randbits(53) if seed is None else seed  # as many bits as a number of JSON keeps
         steps, previews, images = params.get("steps", STEPS), params.get("partial_images", 0), params.get("images", 1)
         given, frame = parts["positive"].get("given"), (1, grid, grid)
-        noise = torch.randn((images, grid**2, self._shape.channels), generator=torch.Generator().manual_seed(seed))
+        noise = torch.randn((images, grid**2, self._shape.channels), generator=seeded_generator(seed))
         return Latents(
             sample=noise,
             schedule=self._schedules.make(steps, grid**2),

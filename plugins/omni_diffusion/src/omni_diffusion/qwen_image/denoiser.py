@@ -13,7 +13,7 @@ from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.pixels import pack
 from omni_diffusion.qwen_image.checkpoint import Checkpoint, dtype_of
 from omni_diffusion.schedule import Schedules
-from omni_torch.api import load_checked, pack_linears
+from omni_torch.api import load_checked, pack_linears, seeded_generator
 
 PIXELS = 16
 """Pixels of a position, in each direction."""
@@ -55,7 +55,7 @@ class QwenImageModel:
         frame = (1, height // PIXELS, width // PIXELS)
         seed = params.get("seed")
         seed = secrets.randbits(53) if seed is None else seed  # as many bits as a number of JSON keeps
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded_generator(seed)
         images = params.get("images", 1)
         noise = torch.randn(
             (images, 1, self._channels, 2 * frame[1], 2 * frame[2]), generator=generator, dtype=self._dtype
