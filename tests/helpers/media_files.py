@@ -39,6 +39,8 @@ def encoded(
     pipe, file = Pipe(), io.BytesIO()
     with av.open(pipe if piped else file, "w", format=form) as container:
         stream = container.add_stream(codec, rate=rate, layout="mono")
+        if codec == "wmav2":
+            stream.bit_rate = 96_000
         _add_sound(container, stream, samples, 0)
     return bytes(pipe.data) if piped else file.getvalue()
 
@@ -63,9 +65,11 @@ def pictured(
     """Return a video with a frame at each time, the n-th of which is of the grey ``4 * n``; its left upper corner is white."""
     file = io.BytesIO()
     with av.open(file, "w", format=form, options=options) as container:
-        stream = container.add_stream(codec, rate=1000)
+        stream = container.add_stream(codec, rate=25)
         stream.width, stream.height = size
-        stream.pix_fmt = {"ffv1": "bgr0", "mjpeg": "yuvj420p", "gif": "rgb8"}.get(codec, "yuv420p")
+        stream.pix_fmt = {"ffv1": "bgr0", "mjpeg": "yuvj420p", "gif": "rgb8", "prores_ks": "yuv422p10le"}.get(
+            codec, "yuv420p"
+        )
         stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
         stream.bit_rate = 8_000_000
         heard = (

@@ -85,5 +85,5 @@ def test_frames_have_the_pixels_of_torchvision(tmp_path: Path) -> None:
     subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True)
     theirs = np.load(tmp_path / "made.npz")
     assert len(ours) == 8
-    for name, frames in ours.items():
-        np.testing.assert_array_equal(frames, theirs[name], err_msg=name)
+    for name, pixels in ours.items():
+        np.testing.assert_array_equal(pixels, theirs[name], err_msg=name)

@@ -116,7 +116,7 @@ def measured(container: av.container.InputContainer, stream: av.stream.Stream, *
     if not pictures and all(lengths):  # time stamps may be anything
         return Measured(sum(lengths), first, end)
     shown = last[1] or (median(after - before for before, after in pairwise(times)) if len(times) > 1 else 0.0)
-    seconds = times[-1] - first + shown
+    seconds = round(times[-1] - first + shown, 6)  # 702.0 - 700.0 of floats is more than 2
     return Measured(seconds, first, max(end, times[-1] + shown), tuple(time - first for time in times))
 
 
