@@ -30,23 +30,22 @@ class Pipe(io.RawIOBase):
         return len(data)
 
 
-def encoded(
-    form: str, codec: str, *, rate: int = 48_000, piped: bool = False, samples: np.ndarray[Any, Any] = TONE
-) -> bytes:
-    """Return sound at :data:`RATE` as a file whose codec has ``rate``."""
+def encoded(form: str, codec: str, *, rate: int = 48_000, piped: bool = False, layout: str = "mono") -> bytes:
+    """Return :data:`TONE` as a file whose codec has ``rate``, in every channel of a layout."""
     rate = RATE if codec in ("flac", "aac", "wavpack", "tta", "alac") or codec.startswith(("pcm", "adpcm")) else rate
     rate = 8_000 if codec.startswith("libopencore") else rate
     pipe, file = Pipe(), io.BytesIO()
     with av.open(pipe if piped else file, "w", format=form) as container:
-        stream = container.add_stream(codec, rate=rate, layout="mono")
+        stream = container.add_stream(codec, rate=rate, layout=layout)
         if codec == "wmav2":
             stream.bit_rate = 96_000
-        _add_sound(container, stream, samples, 0)
+        _add_sound(container, stream, TONE, 0, layout)
     return bytes(pipe.data) if piped else file.getvalue()
 
 
-def _add_sound(container: Any, stream: Any, samples: np.ndarray[Any, Any], begin: float) -> None:
-    frame = av.AudioFrame.from_ndarray((samples * 32767).astype("<i2")[None], format="s16", layout="mono")
+def _add_sound(container: Any, stream: Any, samples: np.ndarray[Any, Any], begin: float, layout: str = "mono") -> None:
+    channels = np.repeat((samples * 32767).astype("<i2"), av.AudioLayout(layout).nb_channels)
+    frame = av.AudioFrame.from_ndarray(channels[None], format="s16", layout=layout)
     frame.sample_rate, frame.pts, frame.time_base = RATE, round(begin * RATE), Fraction(1, RATE)
     container.mux(stream.encode(frame))
     container.mux(stream.encode(None))

@@ -65,6 +65,13 @@ def test_channels_are_averaged_and_the_rate_is_changed() -> None:
     assert np.array_equal(sound({"samples": TONE, "sample_rate": RATE}, RATE), TONE)
 
 
+@pytest.mark.parametrize("layout", ["mono", "stereo", "5.1", "7.1"])
+@pytest.mark.parametrize("codec", ["aac", "flac", "pcm_s32le", "pcm_f64le", "pcm_u8"])
+def test_any_number_of_channels_is_averaged(layout: str, codec: str) -> None:
+    samples = heard(encoded("matroska", codec, layout=layout))
+    assert np.sqrt(np.mean(samples**2)) == pytest.approx(np.sqrt(np.mean(TONE**2)), rel=0.2 if codec == "aac" else 0.05)
+
+
 def test_the_rest_of_a_cut_file_is_read() -> None:
     data = wav()
     assert len(heard(data[: len(data) // 2])) == pytest.approx(len(TONE) / 2, abs=50)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
-from typing import IO
+from typing import IO, Any
 
 import av
 import av.error
@@ -40,6 +40,12 @@ def opened(stream: IO[bytes]) -> av.container.InputContainer:
     """
     stream.seek(0)
     return av.open(stream, metadata_errors="replace", options=OPTIONS)
+
+
+def stream_of(container: av.container.InputContainer, kind: str) -> Any:
+    """Return the best stream of a kind, ``audio`` or ``video``, that can be decoded; ``None``: there is none."""
+    best = container.streams.best(kind)
+    return None if best is None or best.codec_context is None else best
 
 
 def packets(container: av.container.InputContainer, *streams: av.stream.Stream) -> Iterator[av.Packet]:

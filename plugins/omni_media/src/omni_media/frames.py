@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, frozen
 
-from omni_media.containers import Measured, TooManyPacketsError, decoded, measured, opened, packets, time_of
+from omni_media.containers import Measured, TooManyPacketsError, decoded, measured, opened, packets, stream_of, time_of
 from omni_media.sound import Samples, SoundTrack
 from omni_media.source import LIMITS, Fits, Limits, MediaSource, source_of
 
@@ -114,7 +114,7 @@ def sampled(times: Sequence[float], seconds: float, fps: float, most: int) -> tu
 def _measured(source: MediaSource, limits: Limits, stream: IO[bytes]) -> Measured:
     """Return the extent of a video, checked. Nothing of it is decoded yet."""
     with opened(stream) as container:
-        track = container.streams.best("video")
+        track = stream_of(container, "video")
         if track is None:
             raise source.fail("the file has no video track")
         most, name = limits.max_image_pixels, limits.option("max_image_pixels")
@@ -148,12 +148,11 @@ class _Reader:
     size: tuple[int, int] | None = None
 
     def read(self, container: av.container.InputContainer, fps: float, sound_rate: int | None) -> Video:
-        track = container.streams.best("video")
-        assert track is not None  # it has been measured
+        track = stream_of(container, "video")
         self.fits(len(self.wanted), track.height, track.width)
         # A stream may change the size of its frames, which the decoder then refuses before it has memory for them.
         track.codec_context.options = {"max_pixels": str(self.limits.max_image_pixels)}
-        heard = container.streams.best("audio") if sound_rate else None
+        heard = stream_of(container, "audio") if sound_rate else None
         sound = SoundTrack(self.source, self.limits)
         taken: list[Frames] = []
         number = 0

@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from omni_core.api import InvalidRequestError
 from omni_media.source import LIMITS, Fits, Limits, MediaSource, source_of
 
 FORMATS = ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"]
@@ -70,7 +71,9 @@ def images(
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise source.fail(f"not an image, or an unsupported format; these are read: {known}") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except InvalidRequestError:
+        raise
+    except Exception as error:  # the readers of many formats raise many things
         raise source.fail(f"the image is damaged or truncated: {error}") from error
 
 

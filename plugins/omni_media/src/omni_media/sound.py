@@ -12,7 +12,7 @@ import numpy.typing as npt
 import soxr
 from attrs import define, field
 
-from omni_media.containers import TooManyPacketsError, decoded, opened, packets
+from omni_media.containers import TooManyPacketsError, decoded, opened, packets, stream_of
 from omni_media.source import LIMITS, Limits, MediaSource, source_of
 
 Samples = npt.NDArray[np.float32]
@@ -42,7 +42,7 @@ def sound(part: Mapping[str, Any] | MediaSource, rate: int, limits: Limits = LIM
         return track.resampled(rate)
     try:
         with source.open(limits) as stream, opened(stream) as container:
-            best = container.streams.best("audio")
+            best = stream_of(container, "audio")
             if best is None:
                 raise source.fail("there is no sound in it")
             for packet in packets(container, best):
@@ -131,14 +131,22 @@ class SoundTrack:
         return np.ascontiguousarray(made[0] if len(made) == 1 else np.concatenate(made), dtype=np.float32)
 
 
+_TYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "s64": np.int64, "flt": np.float32, "dbl": np.float64}
+
+
 def _floats(frame: av.AudioFrame) -> Samples:
-    """Return a decoded piece of sound as float32 ``[n, channels]``."""
-    samples: npt.NDArray[Any] = frame.to_ndarray()
-    channels = len(frame.layout.channels)
-    if not frame.format.is_planar:
-        samples = samples.reshape(-1, channels).T
-    if samples.dtype.kind == "i":
-        samples = samples.astype(np.float32) / (np.iinfo(samples.dtype).max + 1)
-    elif samples.dtype.kind == "u":
-        samples = (samples.astype(np.float32) - 128.0) / 128.0
-    return samples.T.astype(np.float32)
+    """Return a decoded piece of sound as float32 ``[n, channels]``.
+
+    The planes are counted by the layout: PyAV lists more than there are where a frame has eight or more, and ``to_ndarray`` reads them.
+    """
+    channels, kind = frame.layout.nb_channels, np.dtype(_TYPES[frame.format.packed.name])
+    if frame.format.is_planar:
+        rows = [np.frombuffer(plane, kind, frame.samples) for plane in frame.planes[:channels]]
+        samples = np.stack(rows, axis=1)
+    else:
+        samples = np.frombuffer(frame.planes[0], kind, frame.samples * channels).reshape(-1, channels)
+    if kind.kind == "i":
+        return samples.astype(np.float32) / np.float32(2.0 ** (8 * kind.itemsize - 1))
+    if kind.kind == "u":
+        return (samples.astype(np.float32) - 128.0) / 128.0
+    return samples.astype(np.float32)

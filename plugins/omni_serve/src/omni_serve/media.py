@@ -21,7 +21,7 @@ import omni_media.images
 from omni_core.api import ConfigError, InvalidRequestError, MediaPolicy, RequestTooLargeError
 from omni_media.api import Limits as DecodingLimits
 from omni_media.api import MediaSource, sound
-from omni_media.containers import TooManyPacketsError, measured
+from omni_media.containers import TooManyPacketsError, measured, stream_of
 from omni_media.reader import Reader
 from omni_serve.encoders import PCM_RATE, wav_header
 from omni_serve.errors import ApiError, invalid
@@ -217,8 +217,8 @@ def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) ->
         return _in_limits(kind, found, 0, where, limits)
     try:
         with omni_media.containers.opened(io.BytesIO(data)) as file:
-            sounds = file.streams.best("audio")
-            stream = sounds if kind == "audio" else file.streams.best("video")
+            sounds = stream_of(file, "audio")
+            stream = sounds if kind == "audio" else stream_of(file, "video")
             if stream is None:
                 raise invalid(f"{where}: there is no {'sound' if kind == 'audio' else 'picture'} in it", where)
             extent = measured(file, stream, *([] if sounds in (None, stream) else [sounds]))
@@ -274,7 +274,7 @@ def _plain_wave(data: bytes) -> Media | None:
             rate, channels = file.getframerate(), file.getnchannels()
             # A writer that could not seek has left a length of its own choice in the header.
             frames = min(file.getnframes(), len(data) // (channels * file.getsampwidth()))
-    except (wave.Error, EOFError, ValueError):
+    except (wave.Error, EOFError, ValueError, RuntimeError):
         return None
     return Media(frames / rate, frames * channels) if frames and rate else None
 
