@@ -114,6 +114,15 @@ def test_other_formats_are_sampled_alike(form: str, codec: str) -> None:
     assert len(found.frames) == 4
 
 
+def test_a_track_that_begins_in_the_middle_of_a_broadcast_ends_nothing() -> None:
+    """Cuts of broadcasts announce tracks late, behind what is read to find the first ones."""
+    first = pictured(STEADY, form="mpegts", codec="libx264", size=(64, 32))
+    other = {"mpegts_start_pid": "512", "mpegts_pmt_start_pid": "4000"}
+    late = pictured(STEADY, form="mpegts", codec="libx264", size=(64, 32), **other)
+    once = frames({"data": first * 60}, limits=Limits(max_video_seconds=1e6)).frames
+    assert len(frames({"data": first * 60 + late + first * 60}, limits=Limits(max_video_seconds=1e6)).frames) >= len(once)
+
+
 def test_limits_count_what_is_there() -> None:
     data = pictured([700 + each for each in STEADY])
     frames({"data": data}, limits=Limits(max_video_seconds=2.0))

@@ -62,6 +62,8 @@ def packets(container: av.container.InputContainer, *streams: av.stream.Stream) 
             return
         except (av.error.InvalidDataError, av.error.EOFError):
             return
+        except IndexError:  # PyAV knows no track that begins in the middle of a broadcast
+            found = container.demux(*streams)
     raise TooManyPacketsError
 
 
