@@ -76,10 +76,10 @@ async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
         ({"speed": 5}, "speed"),
         ({"response_format": "ogg"}, "response_format"),
         ({"stream_format": "chunks"}, "stream_format"),
-        ({"instructions": "sing"}, "instructions"),
-        ({"voice": "alloy"}, "voice"),
+        ({"voice": "alloys"}, "voice"),
         ({"voice": {"id": "voice_1"}}, "voice.id"),
-        ({"language": "en"}, "language"),
+        ({"instruction": "sing"}, "instruction"),
+        ({"ref_audio": "a.wav"}, "ref_audio"),
     ],
 )
 async def test_what_is_not_honoured_is_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:

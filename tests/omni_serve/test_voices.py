@@ -112,14 +112,13 @@ async def test_consents(client: openai.AsyncOpenAI) -> None:
         (form(text=""), "text"),
         (form(consent="cons_1"), "consent"),
         ({"data": {"name": "B", "type": "prompt", "prompt": "deep"}}, "type"),
-        ({"data": {"name": "B", "text": "x"}, "files": {"other": ("a", b"x")}}, "other"),
+        ({"data": {"name": "B", "text": "x"}, "files": {"other": ("a", b"x")}}, "audio_sample"),
         ({"data": {"name": "B", "text": "x", "audio_sample": "x"}, "files": {}}, "audio_sample"),
         (form(type="built_in"), "type"),
         (form(type="prompt", prompt="deep"), "type"),
         (form(prompt="deep"), "prompt"),
         (form(model="auto"), "model"),
         (form(script_hint="Hello."), "script_hint"),
-        (form(language="de"), "language"),
         ({"json": {"name": "B", "type": "prompt", "prompt": "deep"}}, "type"),
         ({"json": {"name": "B", "prompt": "deep"}}, "prompt"),
         ({"json": {"name": "B", "text": "x"}}, "audio_sample"),
@@ -150,7 +149,7 @@ async def test_the_sdk_s_two_ways_to_make_a_voice(client: openai.AsyncOpenAI, ht
     )
     assert (voice.type, voice.prompt) == ("audio_sample", None)
     recording = {"recording": ("c.wav", RECORDING, "audio/wav")}
-    for extra, param in (({"text": "x"}, "text"), ({"language": "?"}, "language")):
+    for extra, param in (({"names": "x"}, "names"), ({"language": "?"}, "language")):
         data = {"name": "no", "language": "de", **extra}
         answer = await http.post("/v1/audio/voice_consents", data=data, files=recording)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -37,10 +37,6 @@ class Chat:
         self._reserved = reserved
         self.tools = read_tools(inputs, self._check)
         self.messages = [self._message(message, f"messages[{index}]") for index, message in enumerate(messages)]
-        if self.messages[-1]["role"] not in ("user", "tool"):
-            raise InvalidRequestError(
-                f"messages[{len(messages) - 1}].role: the last message must be the user's or a tool's"
-            )
 
     def _message(self, message: Any, where: str) -> dict[str, Any]:
         if not isinstance(message, dict) or "content" not in message:

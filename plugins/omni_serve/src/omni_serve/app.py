@@ -76,7 +76,7 @@ class Application(FastAPI):
             allow_origins=list(guard.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type", "x-request-id", "x-omni-session"],
-            expose_headers=["x-request-id", "retry-after"],
+            expose_headers=["x-request-id", "x-omni-ignored", "retry-after"],
         )
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_inside
 from omni_serve.json_input import read_json
 from omni_serve.server import server_of
 
@@ -46,7 +47,7 @@ class RawRoute(APIRoute):
 
 
 async def body_of(request: Request, model: type[M], *, media: Collection[str] = (), empty: M | None = None) -> M:
-    """Return the JSON body of a request.
+    """Return the JSON body of a request. Unknown fields of the models in it are ignored; those of its own are the caller's.
 
     Args:
         media: its fields that may hold media: only with some the body may have ``limits.body_mib``.
@@ -63,7 +64,9 @@ async def body_of(request: Request, model: type[M], *, media: Collection[str] = 
         return empty
     if body is None or not is_json:
         raise invalid(f"The body must be JSON (content-type: application/json), is {shown(kind)}", code="invalid_json")
-    return await read_json(body, model.model_validate_json, limits, media)
+    read = await read_json(body, model.model_validate_json, limits, media)
+    check_inside(read)
+    return read
 
 
 async def _content(request: Request, most_mib: float) -> bytes:

@@ -37,7 +37,7 @@ Modality = Literal["text", "audio"]
 class AudioOptions(BaseModel):
     """The voice and the encoding of an answer's speech."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     voice: str | dict[str, Any] | None = None
     format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"] | None = None
@@ -46,14 +46,13 @@ class AudioOptions(BaseModel):
 class StreamOptions(BaseModel):
     """Options of a stream. Events are never obfuscated."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True)
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
 
 
 class ChatRequest(BaseModel):
-    """A chat. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+    """A chat. Further keys are parameters of the pipeline."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -108,14 +107,12 @@ class Chat:
         key = key_of(request)
         outputs = server.interface.outputs
         speech, modalities = _modalities(asked, outputs)
-        if asked.stream_options is not None and not asked.stream:
-            raise invalid("stream_options: only with stream: true", "stream_options", "invalid_value")
         extra = (
             merged(asked.model_extra, asked.extra_body, ChatRequest.model_fields)
             if asked.extra_body
             else asked.model_extra
         )
-        parameters = server.parameters.read(extra or {})
+        parameters = server.parameters.read(extra or {}, ChatRequest.model_fields)
         tools = ToolOptions.read(
             server.interface, server.settings.limits, asked.tools, asked.tool_choice, asked.parallel_tool_calls
         )

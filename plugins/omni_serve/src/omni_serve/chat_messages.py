@@ -7,26 +7,29 @@ from typing import Any
 
 from omni_core.api import shown
 from omni_serve.errors import invalid
+from omni_serve.ignored import check_fields, ignore
 from omni_serve.media import read_messages
 from omni_serve.server import Server
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """The pipeline's role for each of OpenAI's."""
 
-_PART_KEYS = {
-    "text": ("text", "annotations", "logprobs"),
-    "input_text": ("text",),
-    "output_text": ("text", "annotations", "logprobs"),
-    "refusal": ("refusal",),
-    "image_url": ("image_url",),
-    "input_audio": ("input_audio",),
-    "audio_url": ("audio_url",),
-    "video_url": ("video_url",),
-    "file": ("file",),
-}
-"""The keys of each kind of content part, beside ``type``, and ``prompt_cache_breakpoint``, which sorts OpenAI's caches."""
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""The key of each kind of part that is text."""
 
-_KEYS = ("role", "content", "audio", "tool_calls", "tool_call_id", "name", "refusal", "annotations", "function_call")
+_MEDIA = {
+    "image_url": ("url", "detail"),
+    "input_audio": ("data", "format"),
+    "audio_url": ("url",),
+    "video_url": ("url",),
+    "file": ("file_data", "filename"),
+}
+"""The keys of the object in each kind of part that is not."""
+
+_EMPTY = ("type", "annotations", "logprobs", "prompt_cache_breakpoint")
+"""Keys of parts that say nothing to a model."""
+
+_KEYS = ("role", "content", "audio", "tool_calls", "tool_call_id", "refusal", "annotations")
 
 
 class ChatMessages:
@@ -51,9 +54,7 @@ class ChatMessages:
         if not isinstance(role, str) or role not in ROLES or (role == "tool" and not self._tools):
             roles = [each for each in ROLES if each != "tool" or self._tools]
             raise invalid(f"{where}.role: must be one of {', '.join(roles)}, is {shown(role)}", f"{where}.role")
-        for name, value in message.items():
-            if name not in _KEYS or (value and name in ("name", "annotations", "function_call")):
-                raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
+        check_fields(message, _KEYS, where)
         content = message.get("content")
         if message.get("refusal") and content is None:
             content = message["refusal"]
@@ -86,14 +87,12 @@ class ChatMessages:
     def _part(self, part: Any, where: str) -> dict[str, Any]:
         """Return a content part. Of ours, only text is allowed: the others may hold paths and arrays, which a client has not."""
         kind = part.get("type") if isinstance(part, dict) else None
-        if not isinstance(kind, str) or kind not in _PART_KEYS:
+        if not isinstance(kind, str) or (kind not in _TEXTS and kind not in _MEDIA):
             kinds = "text, image_url, input_audio, audio_url, video_url, file"
             raise invalid(f"{where}.type: must be one of {kinds}, is {shown(kind)}", f"{where}.type", "invalid_value")
-        for name, value in part.items():
-            if value is not None and name not in ("type", "prompt_cache_breakpoint", *_PART_KEYS[kind]):
-                raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
-        if kind in ("text", "input_text", "output_text", "refusal"):
-            text = part.get("refusal" if kind == "refusal" else "text")
+        check_fields(part, (*_EMPTY, _TEXTS.get(kind, kind)), where)
+        if kind in _TEXTS:
+            text = part.get(_TEXTS[kind])
             if not isinstance(text, str):
                 raise invalid(f"{where}.text: must be text", f"{where}.text", "invalid_type")
             return {"type": "text", "text": text}
@@ -103,7 +102,13 @@ class ChatMessages:
             raise invalid(
                 f"{where}: this pipeline takes no {medium}; it takes: {', '.join(takes)}", where, "unsupported_value"
             )
-        return dict(part)
+        inner = part.get(kind)
+        if not isinstance(inner, dict):
+            return {"type": kind, kind: inner}
+        check_fields(inner, _MEDIA[kind], f"{where}.{kind}")
+        if inner.get("detail") not in (None, "auto", "high"):
+            ignore(f"{where}.{kind}.detail")  # images are read in full detail
+        return {"type": kind, kind: {name: inner[name] for name in _MEDIA[kind] if name in inner and name != "detail"}}
 
     def _spoken(self, audio: Any, where: str) -> str:
         identity = audio.get("id") if isinstance(audio, dict) else None

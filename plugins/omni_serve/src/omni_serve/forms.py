@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from omni_core.api import did_you_mean, shown
+from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
+from omni_serve.parameters import ignore_parameter
 
 _FIELDS = 64
 _FIELD_BYTES = 1 << 20
@@ -35,18 +36,16 @@ async def read_form(request: Request) -> FormData:
 
 
 def check_fields(form: FormData, known: Iterable[str], file: str, several: str | None = None) -> None:
-    """Raise ApiError 400 for a field that is not read, is there twice, or is a file though it is not the one called ``file``.
+    """Raise ApiError 400 for a field that is there twice, or is a file though it is not the one called ``file``; ignore unknown ones.
 
     ``several``: the field that may be there more than once.
     """
     names, known = [name for name, _ in form.multi_items()], list(known)
-    for name in names:
+    for name, value in form.multi_items():
         if name not in known:
-            raise invalid(
-                f"{name}: this server does not honour this parameter{did_you_mean(name, known)}",
-                name,
-                "unsupported_parameter",
-            )
+            several_of = name.removesuffix("[]")
+            ignore_parameter(several_of, [value] if name != several_of else value, known)
+            continue
         if name != several and names.count(name) > 1:
             raise invalid(f"{name}: given twice", name, "invalid_value")
         if name != file and isinstance(form[name], UploadFile):

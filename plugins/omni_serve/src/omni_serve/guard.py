@@ -18,6 +18,7 @@ from omni_serve.auth import ANYONE, Key, presented
 from omni_serve.bodies import too_large
 from omni_serve.body_budget import Held
 from omni_serve.errors import ApiError, api_error
+from omni_serve.ignored import HEADER, collect
 from omni_serve.logs import Audit, access_log, of_request, write
 from omni_serve.paths import route_path
 from omni_serve.server import Server
@@ -122,6 +123,7 @@ class Guard:
         status, held, key = 0, False, None
         body = scope["omni.body"] = Held(self._server.body_budget)
         refused: ApiError | None = None
+        ignored = collect()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -129,6 +131,8 @@ class Guard:
                 status = message["status"]
                 headers = message.get("headers", ())
                 added = [_NOSNIFF, (b"x-request-id", identity)]
+                if ignored:
+                    added.append((HEADER, ", ".join(ignored).encode()))
                 message["headers"] = [*headers, *(added[1:] if _NOSNIFF in headers else added)]
             await send(message)
 

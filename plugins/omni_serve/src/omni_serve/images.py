@@ -25,7 +25,7 @@ from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import form_schema, read_form, typed, upload
 from omni_serve.media import check_media
-from omni_serve.parameters import merged
+from omni_serve.parameters import NEUTRAL, merged
 from omni_serve.pictures import FORMATS, encoded
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, encoded_event, unless_gone
@@ -37,18 +37,19 @@ _DEFAULTS: dict[str, Any] = {"n": 1, "size": "auto", "output_format": "png", "st
 _NULL = BeforeValidator(lambda value, info: _DEFAULTS[info.field_name] if value is None else value)
 """Take ``null`` as not given."""
 
-_NEUTRAL: dict[str, tuple[str, ...]] = {
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **NEUTRAL,
     "background": ("auto", "opaque"),
     "moderation": ("auto",),
     "quality": ("auto", "standard"),
     "response_format": ("b64_json",),
     "style": ("natural",),
 }
-"""Values of OpenAI's parameters of images that change nothing here, where the pipeline has no parameter of the name."""
+"""Values that change nothing, where the pipeline has no parameter of the name."""
 
 
 class ImageRequest(BaseModel):
-    """A prompt. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+    """A prompt. Further keys are parameters of the pipeline."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -180,7 +181,9 @@ class Images:
             raise ApiError(413, message, param="prompt", code="string_above_max_length")
         declared = {name: each for each in server.interface.params for name in each.names}
         extra = merged(asked.model_extra, asked.extra_body, ImageRequest.model_fields)
-        parameters = server.parameters.read(_without_neutral(extra, declared) | _parameters(asked, declared))
+        parameters = server.parameters.read(
+            {**extra, **_parameters(asked, declared)}, ImageRequest.model_fields, _NEUTRAL
+        )
         server.apply_session(request, parameters.metadata)
         content = [*given, {"type": "text", "text": asked.prompt}]
         inputs = {"messages": [{"role": "user", "content": content}]}
@@ -251,15 +254,6 @@ def _seeds(result: ImageResult) -> list[int | None]:
     if len(seeds) == count:
         return list(seeds)
     return [seeds[0] if len(seeds) == 1 else None] * count
-
-
-def _without_neutral(extra: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the further keys without those that ask for what happens anyway."""
-    return {
-        name: value
-        for name, value in extra.items()
-        if name in declared or not (isinstance(value, str) and value in _NEUTRAL.get(name, ()))
-    }
 
 
 def _parameters(asked: ImageRequest, declared: Mapping[str, Parameter]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The parameters of a request: OpenAI's names, our extensions, and what the pipeline declares, brought together.
 
-A parameter that is not honoured is an error that names it. Exceptions are those that change nothing: values that are the default
-anyway (``n: 1``), and bookkeeping for OpenAI's own platform (``user``, ``prompt_cache_key``).
+A parameter that is not honoured is ignored (:mod:`omni_serve.ignored`), unless the answer would be wrong without it.
 """
 
 from __future__ import annotations
@@ -13,40 +12,62 @@ from attrs import frozen
 
 from omni_core.api import SEED, Interface, InvalidRequestError, Parameter, PipelineConfig, did_you_mean, shown
 from omni_serve.errors import invalid
+from omni_serve.ignored import check_unknown, ignore
 
 LENGTHS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_new_tokens")
 """Names for the longest reply. A pipeline declares one of them."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
+    "best_of": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
+    "echo": (False,),
     "store": (False,),
     "service_tier": ("auto", "default"),
     "response_format": ({"type": "text"},),
-    "text": ({"format": {"type": "text"}},),
+    "text.format": ({"type": "text"},),
+    "text.verbosity": ("medium",),
     "logit_bias": ({},),
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
     "repetition_penalty": (1, 1.0),
     "reasoning_effort": ("none",),
-    "reasoning": ({"effort": "none"},),
+    "reasoning.effort": ("none",),
     "verbosity": ("medium",),
     "parallel_tool_calls": (True,),
     "truncation": ("disabled",),
     "background": (False,),
-    "include": ([],),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "chat_template_kwargs": ({},),
+    "stop": ([],),
+    "task": ("transcribe",),
+    "diarize": (False, "false"),
 }
-"""Values that change nothing, by parameter: accepted where the pipeline does not know the parameter."""
+"""Values that change nothing, by parameter: they are not even named where the pipeline does not know the parameter."""
 
-_INNER: dict[str, dict[str, tuple[Any, ...]]] = {
-    "text": {"format": ({"type": "text"},), "verbosity": ("medium",)},
-    "reasoning": {"effort": ("none",)},
-}
-"""The same of parameters that are objects, by key."""
+_NEEDED = frozenset(
+    {
+        *(
+            "n",
+            "best_of",
+            "echo",
+            "logprobs",
+            "top_logprobs",
+            "include.message.output_text.logprobs",
+            "include.logprobs",
+        ),
+        *("response_format", "text.format", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        *("structured_outputs", "json_schema", "grammar", "logit_bias", "seed", "stop", *LENGTHS),
+        *("functions", "function_call", "web_search_options", "prompt", "background", "task", "diarize"),
+        *("ref_audio", "references", "speaker_embedding"),
+    }
+)
+"""Parameters without which an answer would be another one than was asked for, or would lack a part: they are honoured or refused."""
+
+_CONTAINERS = ("text", "reasoning", "include")
+"""Parameters that hold several: an object's keys, or the texts of a list."""
 
 BOOKKEEPING = frozenset(
     {
@@ -113,27 +134,27 @@ class ParameterNames:
         self._metadata = {name for each in interface.metadata for name in each.names}
         self._length = next((each for each in plain if any(name in LENGTHS for name in each.names)), None)
 
-    @property
-    def known(self) -> list[str]:
-        """Return the names for messages."""
-        return sorted({*self._params, *self._metadata, *LENGTHS, *NEUTRAL, "stage_sampling", "mm_processor_kwargs"})
-
-    def read(self, given: Mapping[str, Any]) -> Parameters:
+    def read(
+        self, given: Mapping[str, Any], fields: Iterable[str] = (), neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL
+    ) -> Parameters:
         """Return the parameters of a request. ``None`` means: not given.
 
+        Args:
+            fields: what else the request may have.
+            neutral: values that change nothing, by parameter.
+
         Raises:
-            ApiError: 400, a parameter is not honoured by this pipeline, or given twice.
+            ApiError: 400, a parameter that the answer needs is not honoured by this pipeline, is misspelt, or given twice.
         """
         params: dict[str, Any] = {}
         metadata: dict[str, Any] = {}
-        length: str | None = None
         for name, value in given.items():
             if value is None or name in BOOKKEEPING:
                 continue
             if name in LENGTHS and self._length is not None:
-                if length is not None:
-                    raise invalid(f"{name}: given twice, here and as {length}", name, "invalid_value")
-                params[self._length.name], length = checked_value(self._length, value, name), name
+                # All of them are bounds, so that the smallest keeps the others.
+                most = checked_value(self._length, value, name)
+                params[self._length.name] = min(most, params.get(self._length.name, most))
             elif name in self._params:
                 params[name] = value
             elif name == "stage_sampling":
@@ -144,8 +165,8 @@ class ParameterNames:
                 if name in metadata:
                     raise invalid(f"{name}: given twice, here and in mm_processor_kwargs", name, "invalid_value")
                 metadata[name] = value
-            elif not _is_neutral(name, value):
-                raise self._unknown(name, value)
+            else:
+                ignore_parameter(name, value, [*self._params, *self._metadata, *fields], neutral)
         return Parameters(params, metadata)
 
     def _stages(self, value: Any, params: dict[str, Any]) -> None:
@@ -172,26 +193,41 @@ class ParameterNames:
         where = "mm_processor_kwargs"
         for name, each in _mapping(value, where, "a mapping").items():
             if name not in self._metadata:
-                raise invalid(
-                    f"{where}.{name}: this pipeline does not read it{did_you_mean(name, self._metadata)}",
-                    f"{where}.{name}",
-                    "unknown_parameter",
-                )
+                check_unknown(name, self._metadata, where)
+                continue
             if name in metadata:
                 raise invalid(
                     f"{where}.{name}: given twice, here and beside {where}", f"{where}.{name}", "invalid_value"
                 )
             metadata[name] = each
 
-    def _unknown(self, name: str, value: Any) -> Exception:
-        if name in NEUTRAL:
-            others = " or ".join(repr(each) for each in NEUTRAL[name])
-            return invalid(f"{name}: only {others} is supported here, is {shown(value)}", name, "unsupported_value")
-        return invalid(
-            f"{name}: this server does not honour this parameter{did_you_mean(name, self.known)}",
-            name,
-            "unsupported_parameter",
-        )
+
+def ignore_parameter(
+    name: str, value: Any, known: Iterable[str], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL
+) -> None:
+    """Ignore a parameter that is not honoured.
+
+    Args:
+        known: the names of those that are.
+        neutral: values that change nothing, by parameter.
+
+    Raises:
+        ApiError: 400, it is one that the answer needs, or it is misspelt.
+    """
+    if value is None or _is_neutral(name, value, neutral):
+        return
+    if name in _CONTAINERS and isinstance(value, dict | list):
+        for each in value:
+            inner = value[each] if isinstance(value, dict) else True
+            ignore_parameter(f"{name}.{each}" if isinstance(each, str) else name, inner, known, neutral)
+    elif name in _NEEDED:
+        others = " or ".join(repr(each) for each in neutral.get(name, ()))
+        only = f"only {others} is supported here, is {shown(value)}" if others else "this pipeline does not honour it"
+        raise invalid(f"{name}: {only}", name, "unsupported_value" if others else "unsupported_parameter")
+    elif name in neutral:
+        ignore(name)
+    else:
+        check_unknown(name, known)
 
 
 def _mapping(value: Any, where: str, title: str) -> Mapping[str, Any]:
@@ -208,11 +244,9 @@ def checked_value(parameter: Parameter, value: Any, name: str) -> Any:
         raise invalid(str(error), name, "invalid_value") from None
 
 
-def _is_neutral(name: str, value: Any) -> bool:
-    if isinstance(value, dict) and (inner := _INNER.get(name)) is not None:
-        return all(each is None or each in inner.get(key, ()) for key, each in value.items())
+def _is_neutral(name: str, value: Any, neutral: Mapping[str, tuple[Any, ...]]) -> bool:
     # 1 and 1.0 are one number of JSON; true is none.
-    return any(isinstance(each, bool) == isinstance(value, bool) and each == value for each in NEUTRAL.get(name, ()))
+    return any(isinstance(each, bool) == isinstance(value, bool) and each == value for each in neutral.get(name, ()))
 
 
 def choices_of(interface: Interface, name: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omni_core.api import TEXT, TRANSCRIPTION, Interface, OmniRequest, Parameter
 from omni_serve.errors import invalid
-from omni_serve.parameters import checked_value
+from omni_serve.parameters import checked_value, ignore_parameter
 from omni_serve.server import Server
 
 TRANSCRIPT = "transcript"
@@ -37,14 +37,19 @@ def transcription_request(server: Server, recording: bytes, given: Mapping[str, 
         given: parameters by OpenAI's names; ``None`` and empty texts are not given.
 
     Raises:
-        ApiError: 400, the pipeline cannot do that, or does not honour one of them.
+        ApiError: 400, the pipeline cannot do that, or does not honour one that the transcript needs.
     """
     interface = server.interface
     given = {name: value for name, value in given.items() if value not in (None, "")}
     content: list[dict[str, Any]] = [{"type": "audio", "data": recording}]
     if has_recogniser(interface):
         declared = parameters_of(interface)
-        asked = {each: _declared(declared, each, value) for each, value in given.items() if not _is_usual(each, value)}
+        asked = {}
+        for name, value in given.items():
+            if name in declared:
+                asked[name] = checked_value(declared[name], value, name)
+            else:
+                ignore_parameter(name, value, declared)
         parameters = server.parameters.read({"stage_sampling": {TRANSCRIPTION: asked}} if asked else {})
     else:
         prompt = interface.prompts.get("transcription")
@@ -59,15 +64,3 @@ def transcription_request(server: Server, recording: bytes, given: Mapping[str, 
     modalities = next(([each] for each in (TRANSCRIPT, "text") if each in interface.outputs), None)
     inputs = {"messages": [{"role": "user", "content": content}]}
     return OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
-
-
-def _is_usual(name: str, value: Any) -> bool:
-    """Return whether a value is what happens without it."""
-    return (name, value) in (("temperature", 0), ("task", "transcribe"), ("timestamps", "none"))
-
-
-def _declared(declared: Mapping[str, Parameter], name: str, value: Any) -> Any:
-    if name not in declared:
-        message = f"{name}: this pipeline does not honour this parameter; it knows: {', '.join(declared) or 'none'}"
-        raise invalid(message, name, "unsupported_parameter")
-    return checked_value(declared[name], value, name)

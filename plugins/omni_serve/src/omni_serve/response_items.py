@@ -11,6 +11,7 @@ from attrs import define, field
 from omni_core.api import shown
 from omni_serve.conversations import add_call, add_result
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_fields, ignore
 
 _MESSAGE = ("type", "role", "content", "id", "status")
 _CALL = ("type", "call_id", "name", "arguments", "id", "status")
@@ -37,8 +38,6 @@ class Items:
             made._add("instructions", role="system", content=instructions)
         if isinstance(items, str):
             made._add("input", role="user", content=items)
-        elif not items:
-            raise invalid("input: must not be empty", "input", "invalid_value")
         else:
             for index, item in enumerate(items):
                 made._item(item, f"input[{index}]")
@@ -50,13 +49,14 @@ class Items:
 
     def _item(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or "message"
+        if kind == "reasoning":  # of another model, or of this one: no chat template reads it
+            ignore(where)
+            return
         known = {"message": _MESSAGE, "function_call": _CALL, "function_call_output": _OUTPUT}.get(str(kind))
         if known is None:
             where = f"{where}.type"
             raise invalid(f"{where}: items of type {shown(kind)} are not read here", where, "unsupported_value")
-        for name, value in item.items():
-            if name not in known and value is not None:
-                raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
+        check_fields(item, known, where)
         if kind == "message":
             self._add(where, role=item.get("role"), content=_content(item.get("content"), f"{where}.content"))
             return

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from attrs import define, field
 from fastapi import APIRouter
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from omni_serve.bodies import RawRoute, body_of, json_response, schema
 from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_fields
 from omni_serve.response_items import Items, choice_of, tools_of
 from omni_serve.server import server_of
 from omni_serve.streams import Stream, event, unless_gone
@@ -28,16 +29,8 @@ from omni_serve.tools import argument_pieces
 router = APIRouter(route_class=RawRoute, tags=["responses"])
 
 
-class ResponseStreamOptions(BaseModel):
-    """Options of a stream. Events are never obfuscated."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    include_obfuscation: Literal[False] | None = None
-
-
 class ResponsesRequest(BaseModel):
-    """A conversation. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+    """A conversation. Further keys are parameters of the pipeline."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -45,7 +38,7 @@ class ResponsesRequest(BaseModel):
     input: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)]
     instructions: str | None = None
     stream: bool | None = None
-    stream_options: ResponseStreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -72,11 +65,12 @@ async def create_response(request: Request) -> Response:
     for name in _OF_CHATS:
         if (asked.model_extra or {}).get(name) is not None:
             raise invalid(f"{name}: belongs to /v1/chat/completions, not here", name, "unsupported_parameter")
-    if asked.stream_options is not None and not asked.stream:
-        raise invalid("stream_options: only with stream: true", "stream_options", "invalid_value")
+    check_fields(asked.stream_options or {}, (), "stream_options")
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
     items = Items.read(asked.input, asked.instructions)
+    if not items.messages:
+        raise invalid("input: there is nothing to answer", "input", "invalid_value")
     chat_request = ChatRequest.model_validate(
         {
             **(asked.model_extra or {}),

@@ -38,7 +38,7 @@ _NULL = BeforeValidator(lambda value, info: _DEFAULTS[info.field_name] if value 
 
 
 class SpeechOptions(BaseModel):
-    """A text and the way to speak it. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+    """A text and the way to speak it. Further keys are parameters of the pipeline."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -97,10 +97,8 @@ class Speaker:
             )
         given = merged(options.model_extra, options.extra_body, SpeechRequest.model_fields)
         if options.instructions:
-            if not any("instructions" in each.names for each in interface.metadata):
-                raise invalid("instructions: this pipeline reads none", "instructions", "unsupported_parameter")
             given["instructions"] = options.instructions
-        self._parameters = server.parameters.read(given)
+        self._parameters = server.parameters.read(given, SpeechRequest.model_fields)
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)

@@ -1,7 +1,7 @@
 """Schemas of strict tools: a call is passed on only if its arguments match.
 
-The keywords are those that OpenAI's strict schemas are made of. ``pattern`` and ``format`` are left out: a client's regular expression
-could keep the server busy for ever.
+The keywords are those that OpenAI's strict schemas are made of. Others are ignored, among them ``pattern`` and ``format``: a client's
+regular expression could keep the server busy for ever.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from omni_core.api import did_you_mean, shown
+from omni_core.api import shown
 from omni_serve.errors import invalid
+from omni_serve.ignored import check_unknown
 
 _STEPS = 10_000
 """Schemas that are looked at for the arguments of one call; beyond, they do not match."""
@@ -56,7 +57,7 @@ class StrictSchema:
     """Checks arguments against the ``parameters`` of a strict tool.
 
     Raises:
-        ApiError: 400, the schema is malformed, or has a keyword that is not checked here.
+        ApiError: 400, the schema is malformed.
     """
 
     def __init__(self, schema: Mapping[str, Any], where: str) -> None:
@@ -76,11 +77,10 @@ class StrictSchema:
         for key, value in schema.items():
             at = f"{where}.{key}"
             if key not in _KNOWN:
-                message = f"{at}: is not checked here, which strict asks for{did_you_mean(key, _KNOWN)}"
-                raise invalid(message, at, "unsupported_value")
-            if key not in _NOTES and not self._is_valid(key, value):
+                check_unknown(key, _KNOWN, where)
+            elif key not in _NOTES and not self._is_valid(key, value):
                 raise invalid(f"{at}: {shown(value)} is not allowed", at, "invalid_value")
-            if key in ("properties", "$defs", "definitions"):
+            elif key in ("properties", "$defs", "definitions"):
                 for name, each in value.items():
                     self._check(each, f"{at}.{name}", depth - 1)
             elif key == "items" or (key == "additionalProperties" and not isinstance(value, bool)):

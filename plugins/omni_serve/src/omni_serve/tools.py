@@ -12,6 +12,7 @@ from pydantic import Field, WithJsonSchema
 
 from omni_core.api import Interface, did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_fields, ignore
 from omni_serve.settings import Limits
 from omni_serve.strict_schemas import StrictSchema
 from omni_serve.tool_formats import ToolCall, ToolReader, tool_reader
@@ -27,7 +28,6 @@ _FUNCTION = {
         "parameters": {"type": "object"},
         "strict": {"type": ["boolean", "null"]},
     },
-    "additionalProperties": False,
 }
 _NAMED = {
     "type": "object",
@@ -48,7 +48,6 @@ Tools = Annotated[
                 "type": "object",
                 "required": ["type", "function"],
                 "properties": {"type": {"const": "function"}, "function": _FUNCTION},
-                "additionalProperties": False,
             },
         }
     ),
@@ -126,11 +125,13 @@ class ToolOptions:
         Raises:
             ApiError: 400 or 413 that names the field: it is malformed, or is not honoured.
         """
+        if choice == "none":
+            return None
         if not tools:
-            if choice not in (None, "none", "auto"):
+            if choice not in (None, "auto"):
                 raise invalid("tool_choice: there are no tools", "tool_choice", "invalid_value")
             if parallel is False:
-                raise invalid("parallel_tool_calls: there are no tools", "parallel_tool_calls", "invalid_value")
+                ignore("parallel_tool_calls")
             return None
         if not interface.tool_format:
             raise invalid(
@@ -220,9 +221,9 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, Mapping):
         raise invalid(f"{where}: {_FORM}", where, "invalid_value")
-    _check_keys(tool, ("type", "function"), where)
+    check_fields(tool, ("type", "function"), where)
     where = f"{where}.function"
-    _check_keys(function, ("name", "description", "parameters", "strict"), where)
+    check_fields(function, ("name", "description", "parameters", "strict"), where)
     name, made = function.get("name"), {}
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise invalid(
@@ -252,19 +253,11 @@ def _schemas(tools: Sequence[Mapping[str, Any]], read: Sequence[Mapping[str, Any
     return found
 
 
-def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in known:
-            raise invalid(f"{where}.{key}: is not read here", f"{where}.{key}", "unsupported_parameter")
-
-
 def _chosen(choice: str | Mapping[str, Any] | None, names: list[str]) -> tuple[list[str], str | None]:
     """Return the names of the tools that the model is shown, and the one that it must call."""
     where = "tool_choice"
     if choice is None or choice == "auto":
         return names, None
-    if choice == "none":
-        return [], None
     if choice == "required":
         return names, ANY
     if isinstance(choice, Mapping) and choice.get("type") == "function":

@@ -20,6 +20,7 @@ from omni_serve.bodies import json_response
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import check_fields, form_schema, read_form, typed
+from omni_serve.ignored import ignore
 from omni_serve.media import check_media, uploaded_sound
 from omni_serve.recognition import has_recogniser, parameters_of, transcription_request, writes_down
 from omni_serve.server import Server, key_of, server_of
@@ -67,8 +68,8 @@ class _Asked:
 
 def _read(server: Server, form: FormData) -> _Asked:
     interface, declared = server.interface, parameters_of(server.interface)
-    own = [_TIMES, *(name for name in declared if name != "timestamps")] if has_recogniser(interface) else []
-    check_fields(form, [*_FIELDS, *own], "file", several=_TIMES)
+    own = [name for name in declared if name != "timestamps"]
+    check_fields(form, [*_FIELDS, _TIMES, *own], "file", several=_TIMES)
     model = form.get("model")
     if not isinstance(model, str):
         raise invalid("model: field required", "model", "missing_required_parameter")
@@ -86,12 +87,14 @@ def _read(server: Server, form: FormData) -> _Asked:
         raise invalid(f"{_TIMES}: only verbose_json has them; set response_format", _TIMES, "unsupported_value")
     given: dict[str, Any] = {name: form.get(name) for name in _GIVEN}
     given["temperature"] = _temperature(form.get("temperature"))
-    for name in set(own) & form.keys() - {*_GIVEN, _TIMES}:
+    for name in set(own) & form.keys() - set(_GIVEN):
         given[name] = typed(name, str(form[name]), declared[name].type)
     if "timestamps" in declared and answer == "verbose_json":
         given["timestamps"] = "word" if "word" in times else "segment"
-    elif times:
+    elif "word" in times:
         raise invalid(f"{_TIMES}: this pipeline tells no times", _TIMES, "unsupported_parameter")
+    elif times:
+        ignore(_TIMES)
     return _Asked(given, answer, times or ["segment"], streamed == "true")
 
 

@@ -7,10 +7,16 @@ from typing import Any
 from omni_core.api import VOICE, did_you_mean, shown
 from omni_serve.auth import Key
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import ignore
 from omni_serve.parameters import choices_of
 from omni_serve.server import Server
 
 DEFAULT = "default"
+
+_OPENAI = frozenset(
+    ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse")
+)
+"""OpenAI's names, which its clients have built in: the pipeline's default, unless they are names or aliases of a voice here."""
 
 
 def voice_names(server: Server) -> list[str]:
@@ -51,6 +57,9 @@ def apply_voice(
     known = voice_names(server)
     if declares and (not known or voice.casefold() in [each.casefold() for each in known]):
         metadata[VOICE] = voice
+        return
+    if voice in _OPENAI:
+        ignore(where)
         return
     uploaded = [each.name for each in server.voices.voices_of(key)] if server.voices is not None else []
     raise ApiError(

@@ -17,6 +17,7 @@ from omni_core.api import shown
 from omni_serve.bodies import body_of, json_response, schema
 from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import check_fields, form_schema, read_form
+from omni_serve.ignored import check_extra
 from omni_serve.media import check_sound, uploaded_sound
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.settings import Limits
@@ -168,7 +169,7 @@ class VoiceDescription(BaseModel):
 class ConsentUpdate(BaseModel):
     """The new name of a consent."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     name: str
 
@@ -178,6 +179,7 @@ async def update_consent(request: Request, consent_id: str) -> Response:
     """Rename a consent."""
     server = server_of(request)
     asked = await body_of(request, ConsentUpdate)
+    check_extra(asked)
     store, name = _store(server), _checked_name(asked.name)
     async with store.changing:
         consent = evolve(_consent(request, consent_id), name=name)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from omni_serve.bodies import body_of, dumps, json_response, schema
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_extra
 from omni_serve.realtime.config import updated
 from omni_serve.realtime.events import new_id
 from omni_serve.realtime.pipeline import offer_of
@@ -25,7 +26,7 @@ SESSION_BYTES = 64 * 1024
 class ExpiresAfter(BaseModel):
     """The time in which the key opens sessions; a session that is open goes on."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int = Field(default=600, ge=10, le=7200)
@@ -34,7 +35,7 @@ class ExpiresAfter(BaseModel):
 class ClientSecretRequest(BaseModel):
     """A short-lived key, and the configuration of the sessions that are opened with it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     expires_after: ExpiresAfter = ExpiresAfter()
     session: dict[str, Any] = Field(default={"type": "realtime"})
@@ -45,6 +46,7 @@ async def create_client_secret(request: Request) -> Response:
     """Make a short-lived key. Only keys that do not expire themselves may make some."""
     server, key = server_of(request), key_of(request)
     asked = await body_of(request, ClientSecretRequest)
+    check_extra(asked)
     if key.expires is not None:
         raise ApiError(403, "A short-lived key cannot make others.", code="insufficient_scope")
     if asked.session.get("type") != "realtime":

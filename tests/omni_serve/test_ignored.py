@@ -1,0 +1,141 @@
+"""What clients send and no pipeline reads: it is answered, and named in ``x-omni-ignored`` and once in the log."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+from contextvars import copy_context
+from typing import Any
+
+import httpx2
+import pytest
+from PIL import Image
+from serve_stages import RATE, tone
+
+from omni_serve import ignored
+from omni_serve.encoders import whole
+from omni_serve.errors import ApiError
+
+on_the_loop = pytest.mark.asyncio(loop_scope="session")
+
+_picture = io.BytesIO()
+Image.new("RGB", (4, 4)).save(_picture, "png")
+PICTURE = "data:image/png;base64," + base64.b64encode(_picture.getvalue()).decode()
+LOOK = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+CHAT, RESPONSES, SPEECH = "/v1/chat/completions", "/v1/responses", "/v1/audio/speech"
+
+
+def said(content: Any, **fields: Any) -> dict[str, Any]:
+    """A chat of one message."""
+    return {"messages": [{"role": "user", "content": content, **fields}]}
+
+
+@on_the_loop
+@pytest.mark.parametrize(
+    ("path", "given", "names"),
+    [
+        (CHAT, said("one", name="bob"), "messages[].name"),
+        (CHAT, said([{"type": "text", "text": "one", "cache_control": {}}]), "messages[].content[].cache_control"),
+        (CHAT, {"prediction": {"type": "content"}, "tracing": "auto"}, "prediction, tracing"),
+        (CHAT, {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+         "stream_options.continuous_usage_stats"),
+        (CHAT, {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        (CHAT, {"frequency_penalty": 0.5, "presence_penalty": 0, "service_tier": "flex"}, "frequency_penalty, service_tier"),
+        (CHAT, {"reasoning_effort": "high", "verbosity": "low", "store": True}, "reasoning_effort, verbosity, store"),
+        (CHAT, {"ignore_eos": True, "min_new_tokens": 3}, "ignore_eos, min_new_tokens"),
+        (CHAT, {"mm_processor_kwargs": {"fps": 1}}, "mm_processor_kwargs.fps"),
+        (CHAT, {"n": 1, "user": "me", "metadata": {"a": "b"}, "temperature": None, "frobnicate": None}, None),
+        (CHAT, {"parallel_tool_calls": False}, "parallel_tool_calls"),
+        (CHAT, {"tools": [{"type": "function", "function": LOOK, "cache_control": {}}]}, "tools[].cache_control"),
+        (CHAT, {"tools": [{"type": "function", "function": {**LOOK, "strict": True, "parameters": {
+            "type": "object", "properties": {"at": {"type": "string", "format": "date"}}}}}]},
+         "tools[].function.parameters.properties.at.format"),
+        (CHAT, {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav", "rate": 1}},
+         "audio.rate, audio.voice"),
+        (RESPONSES, {"include": ["reasoning.encrypted_content"]}, "include.reasoning.encrypted_content"),
+        (RESPONSES, {"text": {"format": {"type": "text"}, "verbosity": "low"}, "store": True}, "text.verbosity, store"),
+        (RESPONSES, {"reasoning": {"effort": "high", "summary": "auto"}}, "reasoning.effort, reasoning.summary"),
+        (RESPONSES, {"input": [{"type": "reasoning", "id": "x", "summary": []}, {"role": "user", "content": "one", "mood": 1}]},
+         "input[], input[].mood"),
+        (RESPONSES, {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        (SPEECH, {"instructions": "calmly"}, "instructions"),
+        (SPEECH, {"voice": "shimmer"}, "voice"),
+        (SPEECH, {"language": "de"}, "language"),
+        ("/v1/realtime/client_secrets", {"session": {"type": "realtime"}, "expires_after": {"seconds": 60, "x": 1}, "y": 1},
+         "expires_after.x, y"),
+    ],
+)  # fmt: skip
+async def test_it_is_answered_and_named(http: httpx2.AsyncClient, path: str, given: dict[str, Any], names: str) -> None:
+    usual: dict[str, Any] = {
+        CHAT: {"model": "tones", **said("one")},
+        RESPONSES: {"model": "tones", "input": "one"},
+        SPEECH: {"model": "tones", "input": "one", "voice": "low"},
+    }.get(path, {})
+    answer = await http.post(path, json={**usual, **given})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get("x-omni-ignored") == names
+
+
+@on_the_loop
+async def test_fields_of_forms(http: httpx2.AsyncClient) -> None:
+    files = {"file": ("a.wav", whole("wav", [tone("x")], RATE))}
+    given = {"model": "tones", "chunking_strategy": "auto", "timestamp_granularities[]": "segment"}
+    answer = await http.post("/v1/audio/transcriptions", data={**given, "response_format": "verbose_json"}, files=files)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-omni-ignored"] == "chunking_strategy, timestamp_granularities[]"
+    answer = await http.post("/v1/audio/transcriptions", data={"model": "tones", "include[]": "logprobs"}, files=files)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "include.logprobs")
+
+
+@on_the_loop
+@pytest.mark.parametrize("detail", ["low", "original", "auto", None])
+async def test_the_detail_of_a_picture(http: httpx2.AsyncClient, detail: str | None) -> None:
+
+    chat = said([{"type": "image_url", "image_url": {"url": PICTURE, "detail": detail}}])
+    answer = await http.post(CHAT, json={"model": "tones", **chat})
+    assert answer.status_code == 200, answer.text
+    assert ("x-omni-ignored" in answer.headers) is (detail in ("low", "original"))
+
+
+@on_the_loop
+@pytest.mark.parametrize("role", ["system", "developer", "assistant"])
+async def test_a_chat_may_end_with_any_role(http: httpx2.AsyncClient, role: str) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": role, "content": "history"}]
+    answer = await http.post(CHAT, json={"model": "tones", "messages": messages})
+    assert answer.json()["choices"][0]["message"]["content"] == "user=a"
+
+
+@on_the_loop
+async def test_bounds_of_several_names_hold_together(http: httpx2.AsyncClient) -> None:
+    for first, second in ((1, 2), (2, 1), (1, 1)):
+        body = {"model": "tones", **said("one two three"), "max_tokens": first, "max_completion_tokens": second}
+        answer = (await http.post(CHAT, json=body)).json()
+        assert answer["choices"][0]["message"]["content"] == "one"
+
+
+def test_names_are_logged_once_and_stay_plain(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ignored, "_logged", set())
+    with caplog.at_level(logging.WARNING):
+        for index in range(3):
+            names = ignored.collect()
+            ignored.check_fields({"a\r\nb: ü": 1}, (), f"items[{index}]")
+    assert list(names) == ["items[].a??b???"]
+    assert len(caplog.records) == 1
+
+
+def test_thousands_of_names_cost_no_more_than_a_few() -> None:
+    def given() -> int:
+        names = ignored.collect()
+        fields = {f"field_{index}": 1 for index in range(40_000)}
+        ignored.check_fields(fields, [f"known_{index}" for index in range(1000)])
+        return len(names)
+
+    assert copy_context().run(given) == ignored.MOST
+
+
+def test_what_is_misspelt_is_refused() -> None:
+    with pytest.raises(ApiError, match="did you mean 'temperature'"):
+        ignored.check_fields({"temprature": 1}, ["temperature", "top_p"])
