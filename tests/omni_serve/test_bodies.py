@@ -68,6 +68,9 @@ LONG = "x" * 50_000  # in JSON that is read at once
 )
 async def test_what_is_long_is_not_sent_back(http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> None:
     answer = await http.post(path, json=body)
+    if answer.status_code == 200:
+        assert len(answer.headers["x-omni-ignored"]) < 200
+        return
     assert 400 <= answer.status_code < 500, answer.text[:500]
     assert len(answer.content) < 5000
     assert "did you mean" not in answer.text

@@ -104,7 +104,7 @@ async def test_what_is_not_honoured_is_named(spoken: Application) -> None:
         ({"type": "session.update"}, "type"),
         ({"type": "session.start", "session": {}}, "session.model"),
         ({"type": "session.start", "session": {"model": "tones", "store": True}}, "session.store"),
-        ({"type": "session.start", "session": {"model": "tones", "audio": {"volume": 1}}}, "session.audio.volume"),
+        ({"type": "session.start", "session": {"model": "tones", "audio": {"formats": 1}}}, "session.audio.formats"),
         ({"type": "session.start", "session": {"model": "gpt-live-1"}}, "session.model"),
     ):
         async with socket_to(spoken, "/v1/live/sessions", **headers) as socket:
@@ -119,7 +119,7 @@ async def test_what_is_not_honoured_is_named(spoken: Application) -> None:
             ({"type": "response.create"}, "type"),
             ({"type": "session.input_audio.apend"}, "type"),
             ({"type": "session.input_audio.append", "audio": "?"}, "audio"),
-            ({"type": "session.instructions.append", "text": "x"}, "text"),
+            ({"type": "session.instructions.append", "text": "x"}, "content"),
         ):
             await socket.send_json({**event, "event_id": "e"})
             error = await socket.receive_json()

@@ -134,6 +134,16 @@ class ParameterNames:
         self._metadata = {name for each in interface.metadata for name in each.names}
         self._length = next((each for each in plain if any(name in LENGTHS for name in each.names)), None)
 
+    def reads(self, name: str) -> bool:
+        """Return if the pipeline honours a parameter of this name."""
+        length = name in LENGTHS and self._length is not None
+        return (
+            length
+            or name in self._params
+            or name in self._metadata
+            or name in ("stage_sampling", "mm_processor_kwargs")
+        )
+
     def read(
         self, given: Mapping[str, Any], fields: Iterable[str] = (), neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL
     ) -> Parameters:
@@ -149,7 +159,7 @@ class ParameterNames:
         params: dict[str, Any] = {}
         metadata: dict[str, Any] = {}
         for name, value in given.items():
-            if value is None or name in BOOKKEEPING:
+            if value is None:
                 continue
             if name in LENGTHS and self._length is not None:
                 # All of them are bounds, so that the smallest keeps the others.
@@ -203,31 +213,37 @@ class ParameterNames:
 
 
 def ignore_parameter(
-    name: str, value: Any, known: Iterable[str], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL
+    name: str,
+    value: Any,
+    known: Iterable[str],
+    neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL,
+    where: str = "",
 ) -> None:
     """Ignore a parameter that is not honoured.
 
     Args:
         known: the names of those that are.
         neutral: values that change nothing, by parameter.
+        where: the path of its object.
 
     Raises:
         ApiError: 400, it is one that the answer needs, or it is misspelt.
     """
-    if value is None or _is_neutral(name, value, neutral):
+    path = f"{where}.{name}" if where else name
+    if value is None or name in BOOKKEEPING or _is_neutral(name, value, neutral):
         return
     if name in _CONTAINERS and isinstance(value, dict | list):
         for each in value:
             inner = value[each] if isinstance(value, dict) else True
-            ignore_parameter(f"{name}.{each}" if isinstance(each, str) else name, inner, known, neutral)
+            ignore_parameter(f"{name}.{each}" if isinstance(each, str) else name, inner, known, neutral, where)
     elif name in _NEEDED:
         others = " or ".join(repr(each) for each in neutral.get(name, ()))
         only = f"only {others} is supported here, is {shown(value)}" if others else "this pipeline does not honour it"
-        raise invalid(f"{name}: {only}", name, "unsupported_value" if others else "unsupported_parameter")
+        raise invalid(f"{path}: {only}", path, "unsupported_value" if others else "unsupported_parameter")
     elif name in neutral:
-        ignore(name)
+        ignore(path)
     else:
-        check_unknown(name, known)
+        check_unknown(name, known, where)
 
 
 def _mapping(value: Any, where: str, title: str) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from omni_serve.errors import invalid
+from omni_serve.ignored import ignore
 from omni_serve.realtime.config import Offer, SessionConfig, updated
 from omni_serve.realtime.conversation import Conversation
 from omni_serve.realtime.items import Item, messages_of, read_item, too_large
@@ -45,9 +46,9 @@ def read_response(
         ApiError: 400 or 404, a field is not honoured, or there is nothing to respond to.
     """
     changes = {name: value for name, value in given.items() if name not in _OWN and value is not None}
-    for name in changes:
-        if name in SessionConfig.model_fields and name not in _CHANGES:
-            raise invalid(f"response.{name}: belongs to the session", f"response.{name}", "unknown_parameter")
+    for name in [each for each in changes if each in SessionConfig.model_fields and each not in _CHANGES]:
+        ignore(f"response.{name}")  # it belongs to the session
+        del changes[name]
     wire = config.audio.input.format.wire
     config = updated(config, changes, offer, "response") if changes else config
     outside = given.get("conversation") or "auto"

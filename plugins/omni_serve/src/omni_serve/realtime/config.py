@@ -1,49 +1,40 @@
 """The configuration of a realtime session in the names of the GA API, and what a pipeline can do of it.
 
-A field that is not honoured is an error that names it. Fields of the beta API are refused with the name that they have now.
+A field that has no effect here is ignored (:mod:`omni_serve.ignored`); one that cannot be ignored is an error that names it, and the others
+apply. Fields of the beta API are refused with the name that they have now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from attrs import frozen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from omni_core.api import did_you_mean
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.ignored import check_unknown, ignore
+from omni_serve.parameters import ignore_parameter
+from omni_serve.realtime import beta
 from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire
-
-BETA_FIELDS = {
-    "modalities": "output_modalities",
-    "voice": "audio.output.voice",
-    "speed": "audio.output.speed",
-    "input_audio_format": "audio.input.format",
-    "output_audio_format": "audio.output.format",
-    "input_audio_transcription": "audio.input.transcription",
-    "input_audio_noise_reduction": "audio.input.noise_reduction",
-    "turn_detection": "audio.input.turn_detection",
-    "max_response_output_tokens": "max_output_tokens",
-}
-"""Fields of the beta API's session, and their names now."""
 
 READ_ONLY = ("id", "object", "expires_at")
 """Fields of a session object that clients send back as they got them."""
 
 
-class Strict(BaseModel):
-    """Unknown fields are errors."""
+class Fields(BaseModel):
+    """A part of a configuration. Unknown fields are left out: :func:`check_names` tells of them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 RATES: dict[AudioType, int] = {"audio/pcm": PCM_RATE, "audio/pcmu": LAW_RATE, "audio/pcma": LAW_RATE}
 """The rates of the Realtime API."""
 
 
-class Format(Strict):
+class Format(Fields):
     """A format of sound on the wire."""
 
     type: AudioType
@@ -68,7 +59,7 @@ class Format(Strict):
 PCM = Format(type="audio/pcm", rate=24_000)
 
 
-class ServerVad(Strict):
+class ServerVad(Fields):
     """The server finds the turns of the user by voice activity."""
 
     type: Literal["server_vad"]
@@ -82,7 +73,7 @@ class ServerVad(Strict):
 SERVER_VAD = ServerVad(type="server_vad")
 
 
-class Transcription(Strict):
+class Transcription(Fields):
     """The user's turns are written down, too."""
 
     model: str | None = None
@@ -90,16 +81,15 @@ class Transcription(Strict):
     prompt: str | None = None
 
 
-class AudioInput(Strict):
+class AudioInput(Fields):
     """The format of the client's sound, and the end of its turns; ``turn_detection: null``: where the client says so."""
 
     format: Format = PCM
     turn_detection: ServerVad | None = SERVER_VAD
     transcription: Transcription | None = None
-    noise_reduction: None = None
 
 
-class AudioOutput(Strict):
+class AudioOutput(Fields):
     """The voice, the speed and the format of speech."""
 
     format: Format = PCM
@@ -107,14 +97,14 @@ class AudioOutput(Strict):
     speed: float = Field(default=1.0, ge=0.25, le=1.5)
 
 
-class Audio(Strict):
+class Audio(Fields):
     """Both directions."""
 
     input: AudioInput = AudioInput()
     output: AudioOutput = AudioOutput()
 
 
-class FunctionTool(Strict):
+class FunctionTool(Fields):
     """A tool that the client runs."""
 
     type: Literal["function"]
@@ -123,21 +113,26 @@ class FunctionTool(Strict):
     parameters: dict[str, Any] | None = None
 
 
+class NamedTool(Fields):
+    """The tool that a reply must call."""
+
+    type: Literal["function"]
+    name: str
+
+
 class SessionConfig(BaseModel):
     """The configuration. Further fields are parameters of the pipeline."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: Literal["realtime"] = "realtime"
+    type: Literal["realtime", "transcription"] = "realtime"
     model: str | None = None
     output_modalities: list[Literal["text", "audio"]] = Field(default=["audio"], min_length=1, max_length=1)
     instructions: str = ""
     audio: Audio = Audio()
     tools: list[FunctionTool] = Field(default=[], fail_fast=True)
-    tool_choice: Literal["auto", "none"] = "auto"
+    tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     max_output_tokens: int | Literal["inf"] = "inf"
-    include: list[str] | None = Field(default=None, max_length=0)
-    truncation: Literal["auto"] = "auto"
 
     @property
     def speaks(self) -> bool:
@@ -145,17 +140,37 @@ class SessionConfig(BaseModel):
         return self.output_modalities == ["audio"]
 
     @property
+    def transcribes_only(self) -> bool:
+        """Return if the session writes down what is said, and answers nothing."""
+        return self.type == "transcription"
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the pipeline."""
         return dict(self.model_extra or {})
 
     def shown(self) -> dict[str, Any]:
-        """Return it as clients see it."""
-        made = self.model_dump()
-        made["audio"]["input"]["format"] = self.audio.input.format.shown()
+        """Return it as clients see it. What is not set is left out, but for turns by hand, which are ``null``."""
+        made = {**self.model_dump(exclude_none=True), "truncation": "auto"}
+        sound = made["audio"]["input"]
+        sound["format"] = self.audio.input.format.shown()
+        sound["turn_detection"] = sound.get("turn_detection")
+        if self.transcribes_only:
+            return {"type": self.type, "audio": {"input": sound}}
         made["audio"]["output"]["format"] = self.audio.output.format.shown()
-        made["tools"] = [tool.model_dump(exclude_none=True) for tool in self.tools]
         return made
+
+
+@contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Put the path of the object before that of its field, in an ApiError."""
+    try:
+        yield
+    except ApiError as error:
+        if error.param and not error.param.startswith(where):
+            error.message = error.message.replace(error.param, f"{where}.{error.param}", 1)
+            error.param = f"{where}.{error.param}"
+        raise
 
 
 @frozen(kw_only=True)
@@ -165,7 +180,9 @@ class Offer:
     Attributes:
         inputs, outputs: kinds of parts and modalities; empty: not declared.
         tools: it calls tools.
+        forces: it can begin a reply with a call.
         transcribes: it writes recordings down.
+        reads: tells if a further field is a parameter of it.
         check: raises ApiError for a voice, a model or a parameter that there is not.
         vad: how turns are found where a client does not say it.
     """
@@ -173,7 +190,9 @@ class Offer:
     inputs: tuple[str, ...] = ("text", "audio", "image")
     outputs: tuple[str, ...] = ("text", "audio")
     tools: str | None = "tagged-json"
+    forces: bool = True
     transcribes: bool = True
+    reads: Callable[[str], bool] = lambda name: True
     check: Callable[[SessionConfig], None] = lambda config: None
     vad: ServerVad = SERVER_VAD
 
@@ -186,30 +205,27 @@ class Offer:
     def verify(self, config: SessionConfig, where: str) -> None:
         """Raise ApiError 400 for what the pipeline cannot do."""
         wanted = config.output_modalities[0]
-        if self.outputs and wanted not in self.outputs:
+        if config.transcribes_only:
+            if not self.transcribes:
+                message = f"{where}.type: this pipeline declares no way to write down recordings"
+                raise invalid(message, f"{where}.type", "unsupported_value")
+        elif self.outputs and wanted not in self.outputs:
             raise invalid(
                 f"{where}.output_modalities: this pipeline answers in {' and '.join(self.outputs)} only",
                 f"{where}.output_modalities",
                 "unsupported_value",
             )
-        if config.tools and self.tools is None:
+        if config.tools and config.tool_choice != "none" and self.tools is None:
             raise invalid(
                 f"{where}.tools: this pipeline declares no format for calls of tools",
                 f"{where}.tools",
                 "unsupported_parameter",
             )
-        if config.audio.input.transcription is not None and not self.transcribes:
-            raise invalid(
-                f"{where}.audio.input.transcription: this pipeline declares no way to write down recordings; send null",
-                f"{where}.audio.input.transcription",
-                "unsupported_value",
-            )
-        try:
+        if config.tools and config.tool_choice not in ("auto", "none") and not self.forces:
+            message = f"{where}.tool_choice: only 'auto' and 'none' are supported: with this pipeline the model decides"
+            raise invalid(message, f"{where}.tool_choice", "unsupported_value")
+        with _placed(where):
             self.check(config)
-        except ApiError as error:
-            if error.param and not error.param.startswith(where):
-                error.param, error.message = f"{where}.{error.param}", f"{where}.{error.message}"
-            raise
 
 
 def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where: str = "session") -> SessionConfig:
@@ -219,21 +235,22 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
         ApiError: 400; ``param`` is the path of the field.
     """
     for name in patch:
-        if name in BETA_FIELDS:
+        if name in beta.FIELDS:
             raise invalid(
-                f"{where}.{name}: is a name of the beta API; it is {where}.{BETA_FIELDS[name]} now",
+                f"{where}.{name}: is a name of the beta API; it is {where}.{beta.FIELDS[name]} now",
                 f"{where}.{name}",
                 "unknown_parameter",
             )
-    kind = _at(patch, "audio", "input", "turn_detection", "type")
-    if kind == "semantic_vad":
-        raise invalid(
-            f"{where}.audio.input.turn_detection.type: semantic_vad needs a model that judges if a sentence is complete, which "
-            "this server does not have; use server_vad, or null and commit the turns yourself",
-            f"{where}.audio.input.turn_detection.type",
-            "unsupported_value",
-        )
+    check_names(patch, SessionConfig, where)
     given = {name: value for name, value in patch.items() if name not in READ_ONLY}
+    shown = config.shown()
+    for name in [each for each in given if each not in SessionConfig.model_fields and not offer.reads(each)]:
+        if (value := given.pop(name)) != shown.get(name):  # clients send a session back as they got it
+            ignore_parameter(name, value, SessionConfig.model_fields, where=where)
+    if _at(given, "audio", "input", "turn_detection", "type") == "semantic_vad":
+        # No model here judges if a sentence is complete: turns end by voice activity.
+        ignore(f"{where}.audio.input.turn_detection.type")
+        given = _merged(given, {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
     before = config.model_dump()
     if isinstance(
         _at(patch, "audio", "input", "turn_detection"), dict
@@ -245,27 +262,74 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
         made = SessionConfig.model_validate(_merged(before, given))
     except ValidationError as error:
         raise _explained(error, where) from None
+    if made.audio.input.transcription is None and made.transcribes_only:
+        made = _transcribing(made, Transcription())
+    elif made.audio.input.transcription is not None and not (offer.transcribes or made.transcribes_only):
+        ignore(f"{where}.audio.input.transcription")
+        made = _transcribing(made, None)
     offer.verify(made, where)
     return made
 
 
+def applied(
+    config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where: str = "session"
+) -> tuple[SessionConfig, list[ApiError]]:
+    """Return the configuration with the fields of ``patch`` that can be honoured, and an error for each of the others.
+
+    Raises:
+        ApiError: 400, of no field.
+    """
+    errors: list[ApiError] = []
+    while True:
+        try:
+            return updated(config, patch, offer, where), errors
+        except ApiError as error:
+            path = (error.param or "").removeprefix(where).partition("[")[0].split(".")[1:]
+            less = _without(patch, path)
+            if less == patch or len(errors) >= _MOST_ERRORS:
+                raise
+            errors.append(error)
+            patch = less
+
+
+_MOST_ERRORS = 16
+
+
+def _without(patch: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the patch without the field at a path, or without the object that lacks it."""
+    name, *rest = path or [""]
+    made = {key: value for key, value in patch.items() if key != name}
+    inner = patch.get(name)
+    if rest and isinstance(inner, dict) and rest[0] in inner:
+        made[name] = _without(inner, rest)
+    return made
+
+
+def check_names(given: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
+    """Ignore the unknown fields in the models of a configuration; those of its own may be parameters of the pipeline.
+
+    Raises:
+        ApiError: 400, a field looks like a misspelt one.
+    """
+    for name, value in given.items():
+        found = model.model_fields.get(name)
+        if found is None:
+            if issubclass(model, Fields) and value is not None:
+                check_unknown(name, model.model_fields, where)
+            continue
+        for index, each in enumerate(value if isinstance(value, list) else [value]):
+            inner = next(iter(_models(found.annotation)), None)
+            if inner is not None and isinstance(each, dict):
+                check_names(each, inner, f"{where}.{name}" + (f"[{index}]" if isinstance(value, list) else ""))
+
+
+def _transcribing(config: SessionConfig, transcription: Transcription | None) -> SessionConfig:
+    sound = config.audio.input.model_copy(update={"transcription": transcription})
+    return config.model_copy(update={"audio": config.audio.model_copy(update={"input": sound})})
+
+
 def _explained(error: ValidationError, where: str) -> ApiError:
-    """Return the error with the field's path; an unknown field gets the nearest name."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    if first["type"] == "extra_forbidden":
-        path = ".".join([where, *(str(each) for each in first["loc"])])
-        model: Any = SessionConfig
-        for each in first["loc"][:-1]:
-            found = (
-                model.model_fields.get(str(each)) if isinstance(model, type) and issubclass(model, BaseModel) else None
-            )
-            model = next((kind for kind in _models(found.annotation)), None) if found is not None else None
-        names = list(model.model_fields) if model is not None else []
-        return invalid(
-            f"{path}: this server does not know this field{did_you_mean(str(first['loc'][-1]), names)}",
-            path,
-            "unknown_parameter",
-        )
+    """Return the error with the field's path."""
     made = api_error(error)
     made.param = f"{where}.{made.param}" if made.param else where
     made.message = f"{where}.{made.message}"

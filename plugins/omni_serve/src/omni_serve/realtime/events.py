@@ -8,9 +8,11 @@ from typing import Any
 
 from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_fields
 
 EVENTS: dict[str, tuple[str, ...]] = {
     "session.update": ("session",),
+    "transcription_session.update": ("session",),
     "input_audio_buffer.append": ("audio",),
     "input_audio_buffer.commit": (),
     "input_audio_buffer.clear": (),
@@ -25,8 +27,6 @@ EVENTS: dict[str, tuple[str, ...]] = {
 
 ELSEWHERE = {
     "output_audio_buffer.clear": "is for WebRTC; over a WebSocket stop your player and send conversation.item.truncate",
-    "transcription_session.update": "is a name of the beta API; it is session.update with type 'transcription' now, "
-    "which this server does not offer: use /v1/audio/transcriptions",
 }
 """Events that OpenAI's clients know and this server does not have."""
 
@@ -42,7 +42,7 @@ def kind_of(event: Mapping[str, Any]) -> str:
     """Return the type of an event.
 
     Raises:
-        ApiError: 400, there is no such event, or it has no such field.
+        ApiError: 400, there is no such event, or a field is misspelt.
     """
     check_event_id(event)
     kind = event.get("type")
@@ -53,10 +53,7 @@ def kind_of(event: Mapping[str, Any]) -> str:
         raise invalid(f"type: {kind} {ELSEWHERE[kind]}", "type", "unsupported_event")
     if kind not in EVENTS:
         raise invalid(f"type: no event is called {shown(kind)}{did_you_mean(kind, EVENTS)}", "type", "unknown_event")
-    for name in event:
-        if name not in ("type", "event_id", *EVENTS[kind]):
-            known = did_you_mean(name[:80], EVENTS[kind])
-            raise invalid(f"{name[:80]}: {kind} has no such field{known}", name[:80], "unknown_parameter")
+    check_fields(event, ("type", "event_id", *EVENTS[kind]))
     return kind
 
 

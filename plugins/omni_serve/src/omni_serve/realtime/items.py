@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from omni_core.api import did_you_mean, shown
+from omni_core.api import shown
 from omni_serve.conversations import Messages, add_call, add_result, add_texts
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import check_fields
 from omni_serve.realtime.audio import INPUT_RATE, InputAudio, Wire, from_base64, from_wav, wav
 
 BETA_PARTS = {"text": "output_text", "audio": "output_audio"}
@@ -154,7 +155,7 @@ def read_item(data: Any, identity: str, wire: Wire, most_bytes: int, where: str 
         raise invalid(
             f"{where}.type: must be one of {', '.join(_FIELDS)}, is {shown(type_)}", f"{where}.type", "invalid_value"
         )
-    _check_fields(data, _FIELDS[type_], where)
+    check_fields(data, _FIELDS[type_], where)
     identity = _text(data, "id", where, identity)
     if not 0 < len(identity) <= 64:
         raise invalid(f"{where}.id: must have 1 to 64 characters", f"{where}.id", "invalid_value")
@@ -189,7 +190,7 @@ def _part(data: Any, role: str, wire: Wire, most_bytes: int, where: str) -> Part
             f"{where}.type",
             "invalid_value",
         )
-    _check_fields(data, _PART_FIELDS[type_], where)
+    check_fields(data, _PART_FIELDS[type_], where)
     if type_ == "input_image":
         image = data.get("image_url")
         if not isinstance(image, bytes):
@@ -209,16 +210,6 @@ def _part(data: Any, role: str, wire: Wire, most_bytes: int, where: str) -> Part
     if not isinstance(sound, bytes):
         sound = recording(_text(data, "audio", where), wire, f"{where}.audio", most_bytes)
     return Part(type_, transcript, data=sound)
-
-
-def _check_fields(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for name in data:
-        if name not in known:
-            raise invalid(
-                f"{where}.{name}: this server does not know this field{did_you_mean(name, known)}",
-                f"{where}.{name}",
-                "unknown_parameter",
-            )
 
 
 def _text(data: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:

@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import define, field
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.ignored import check_fields
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import (
     RATES,
     AudioInput,
     AudioOutput,
+    Fields,
     Format,
     Offer,
     SessionConfig,
-    Strict,
     Transcription,
+    check_names,
 )
 from omni_serve.realtime.config import Audio as SessionAudio
 from omni_serve.realtime.events import check_event_id, error_of, id_of, new_id
@@ -66,27 +68,27 @@ class LiveFormat(Format):
         return self
 
 
-class LiveOutput(Strict):
+class LiveOutput(Fields):
     """The voice of speech."""
 
     voice: str | dict[str, Any] | None = None
 
 
-class LiveAudio(Strict):
+class LiveAudio(Fields):
     """One format, for both directions."""
 
     format: LiveFormat = LiveFormat(type="audio/pcm", rate=24_000)
     output: LiveOutput = LiveOutput()
 
 
-class LiveText(Strict):
+class LiveText(Fields):
     """A text in an earlier message."""
 
     type: Literal["input_text", "output_text", "text"] = "input_text"
     text: str
 
 
-class LiveItem(Strict):
+class LiveItem(Fields):
     """An earlier message of the conversation."""
 
     type: Literal["message"] = "message"
@@ -96,16 +98,14 @@ class LiveItem(Strict):
     status: Literal["incomplete", "completed"] | None = None
 
 
-class LiveDelegation(Strict):
+class LiveDelegation(Fields):
     """The client would do the work that a model hands over. No model here hands any over, so there is nothing to do for it."""
 
     type: Literal["client"]
 
 
-class LiveStart(BaseModel):
+class LiveStart(Fields):
     """The session that a client asks for. What this server does not do can only be left out."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str
     instructions: str | None = None
@@ -143,7 +143,9 @@ class Live:
         if event.get("type") != "session.start":
             raise invalid(f"type: the first event must be session.start, is {shown(event.get('type'))}", "type")
         try:
-            asked = LiveStart.model_validate(event.get("session"))
+            if isinstance(session := event.get("session"), dict):
+                check_names(session, LiveStart, "session")
+            asked = LiveStart.model_validate(session)
         except ValidationError as error:
             made = api_error(error)
             path = ".".join(["session", *(str(each) for each in error.errors()[0]["loc"])])
@@ -157,7 +159,6 @@ class Live:
                     format=sound,
                     turn_detection=offer.vad,
                     transcription=Transcription() if offer.transcribes else None,
-                    noise_reduction=None,
                 ),
                 output=AudioOutput.model_construct(format=sound, voice=asked.audio.output.voice, speed=1.0),
             ),
@@ -203,9 +204,7 @@ class Live:
             raise invalid(
                 f"type: no event is called {shown(kind)}{did_you_mean(kind, EVENTS)}", "type", "unknown_event"
             )
-        for name in event:
-            if name not in ("type", "event_id", *EVENTS[kind]):
-                raise invalid(f"{name[:80]}: {kind} has no such field", name[:80], "unknown_parameter")
+        check_fields(event, ("type", "event_id", *EVENTS[kind]))
         if kind == "session.input_audio.append":
             if self.muted:
                 return [], []

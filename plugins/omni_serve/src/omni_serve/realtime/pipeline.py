@@ -12,13 +12,15 @@ from omni_core.api import OmniRequest
 from omni_serve.auth import Key
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import ignore
 from omni_serve.media import check_media, read_messages
 from omni_serve.realtime.actions import Start, Transcribe
 from omni_serve.realtime.audio import Wire
-from omni_serve.realtime.config import Offer, ServerVad, SessionConfig
+from omni_serve.realtime.config import NamedTool, Offer, ServerVad, SessionConfig
 from omni_serve.realtime.items import recording
 from omni_serve.recognition import transcription_request, writes_down
 from omni_serve.server import Server
+from omni_serve.tools import ANY
 from omni_serve.voice_names import apply_voice
 
 
@@ -30,8 +32,8 @@ def offer_of(server: Server, key: Key) -> Offer:
         if config.model is not None:
             server.check_model(config.model)
         transcription = config.audio.input.transcription
-        if transcription is not None and transcription.model is not None:
-            server.check_model(transcription.model)
+        if transcription is not None and transcription.model not in (None, *server.models):
+            ignore("session.audio.input.transcription.model")  # there is one recogniser
         server.parameters.read(_parameters(config))
         apply_voice(server, key, config.audio.output.voice, {}, {}, "audio.output.voice")
 
@@ -39,7 +41,9 @@ def offer_of(server: Server, key: Key) -> Offer:
         inputs=tuple(interface.inputs),
         outputs=tuple(interface.outputs),
         tools=interface.tool_format,
+        forces=interface.tool_choice,
         transcribes=writes_down(interface),
+        reads=server.parameters.reads,
         check=check,
         vad=ServerVad(
             type="server_vad",
@@ -73,6 +77,8 @@ class Turns:
                 {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
                 for tool in config.tools
             ]
+            if config.tool_choice != "auto":
+                inputs["tool_choice"] = config.tool_choice.name if isinstance(config.tool_choice, NamedTool) else ANY
         if config.speaks:
             voice = config.audio.output.voice
             apply_voice(server, self.key, voice, inputs, parameters.metadata, "audio.output.voice")
@@ -110,8 +116,7 @@ class Turns:
                 limit = self.server.settings.limits.media_parts
                 raise invalid(f"{where}: more recordings and images than the limit of {limit} (media_parts)", where)
             if part.get("type") == "input_image":
-                url = {name: part[name] for name in ("detail",) if part.get(name) is not None}
-                image = {"type": "image_url", "image_url": {"url": part.get("image_url"), **url}}
+                image = {"type": "image_url", "image_url": {"url": part.get("image_url")}}
                 try:
                     read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
                     data, place = read[0]["content"][0]["data"], "messages[0].content[0]"
@@ -143,7 +148,7 @@ def _parts(event: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 def _of_event(error: ApiError, where: str) -> ApiError:
     """Return an error about the only part of a message with the place that it has in the event."""
     path = error.param or ""
-    for old, new in (("messages[0].content[0]", where), ("image_url.url", "image_url"), ("image_url.detail", "detail")):
+    for old, new in (("messages[0].content[0]", where), ("image_url.url", "image_url")):
         path = path.replace(old, new, 1)
     if error.param:
         error.message, error.param = error.message.replace(error.param, path, 1), path

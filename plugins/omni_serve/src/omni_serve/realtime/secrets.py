@@ -49,8 +49,8 @@ async def create_client_secret(request: Request) -> Response:
     check_extra(asked)
     if key.expires is not None:
         raise ApiError(403, "A short-lived key cannot make others.", code="insufficient_scope")
-    if asked.session.get("type") != "realtime":
-        raise invalid("session.type: must be 'realtime'", "session.type", "invalid_value")
+    if "type" not in asked.session:
+        raise invalid("session.type: field required", "session.type", "missing_required_parameter")
     offer = offer_of(server, key)
     config = updated(offer.first(), asked.session, offer)
     if len(dumps(asked.session)) > SESSION_BYTES:

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.ignored import collect
+from omni_serve.realtime import beta
 from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
 from omni_serve.realtime.asked import check_item, read_response
 from omni_serve.realtime.audio import INPUT_RATE, from_base64, wav
-from omni_serve.realtime.config import Offer, SessionConfig, updated
+from omni_serve.realtime.config import Offer, SessionConfig, applied
 from omni_serve.realtime.conversation import Conversation
 from omni_serve.realtime.events import error_of, id_of, kind_of, new_id, value_of
 from omni_serve.realtime.input_turns import InputTurns, TurnBegun
@@ -79,14 +81,18 @@ class Session:
         return self._take()
 
     def receive(self, event: Mapping[str, Any], now: float) -> list[Action]:
-        """Take an event of the client. What is wrong with it is answered by an ``error`` event.
+        """Take an event of the client. What is wrong with it is answered by an ``error`` event, and the first event that answers it has
+        its ignored fields as ``x_omni_ignored``.
 
         Images, which are checked before, have bytes in place of their URL; recordings may have bytes in place of base64.
         """
+        ignored = collect()
         try:
             self._receive(event, now)
         except (ApiError, ValidationError) as error:
             return self.refuse(api_error(error), id_of(event))
+        if ignored and self._actions and isinstance(first := self._actions[0], Send):
+            first.event["x_omni_ignored"] = list(ignored)
         return self._take()
 
     def refuse(self, error: ApiError, event_id: str | None = None) -> list[Action]:
@@ -144,7 +150,10 @@ class Session:
     def _receive(self, event: Mapping[str, Any], now: float) -> None:
         kind = kind_of(event)
         if kind == "session.update":
-            self._update(value_of(event, "session", Mapping, "an object"))
+            self._update(value_of(event, "session", Mapping, "an object"), id_of(event))
+        elif kind == "transcription_session.update":
+            patch = beta.read_transcription(value_of(event, "session", Mapping, "an object"))
+            self._update(patch, id_of(event), "transcription_session.updated")
         elif kind == "input_audio_buffer.append":
             self._append(from_base64(value_of(event, "audio", str, "base64"), "audio"), now)
         elif kind == "input_audio_buffer.commit":
@@ -166,20 +175,26 @@ class Session:
         else:
             self._cancel(event.get("response_id"), now)
 
-    def _update(self, patch: Mapping[str, Any]) -> None:
+    def _update(self, patch: Mapping[str, Any], event_id: str | None, answer: str = "session.updated") -> None:
         kind = patch.get("type")
-        if kind != "realtime":
+        if kind not in ("realtime", "transcription"):
             code = "missing_required_parameter" if kind is None else "unsupported_value"
-            hint = ": sessions that only transcribe are not offered here" if kind == "transcription" else ""
             raise invalid(
-                f"session.type: must be 'realtime', is {'missing' if kind is None else repr(kind)[:80]}{hint}",
+                f"session.type: must be 'realtime' or 'transcription', is {'missing' if kind is None else repr(kind)[:80]}",
                 "session.type",
                 code,
             )
-        self.config = updated(self.config, patch, self.offer)
+        config, errors = applied(self.config, patch, self.offer)
+        if errors and config == self.config:
+            raise errors[0]
+        self.config = config
         if self._heard.configure(self.config.audio.input):
             self._turn = ""
-        self._send("session.updated", session=self.shown())
+        shown = self.shown()
+        is_beta = answer.startswith("transcription") and self.config.transcribes_only
+        self._send(answer, session=beta.shown_transcription(shown) if is_beta else shown)
+        for error in errors:
+            self._send("error", error=error_of(error, event_id))
 
     def _create_item(self, event: Mapping[str, Any]) -> None:
         previous = event.get("previous_item_id")
@@ -231,12 +246,12 @@ class Session:
             if isinstance(each, TurnBegun):
                 self._turn = self.ids("item")
                 self._send("input_audio_buffer.speech_started", audio_start_ms=each.start_ms, item_id=self._turn)
-                if vad is not None and vad.interrupt_response:
+                if vad is not None and vad.interrupt_response and not self.config.transcribes_only:
                     self._interrupt("turn_detected", now)
                 continue
             self._send("input_audio_buffer.speech_stopped", audio_end_ms=each.end_ms, item_id=self._turn)
             self._commit(each.samples)
-            if vad is not None and vad.create_response:
+            if vad is not None and vad.create_response and not self.config.transcribes_only:
                 self._wanted = True  # a reply that was not to be interrupted comes to its end first
                 self._answer()
 
@@ -268,6 +283,8 @@ class Session:
         self._send("input_audio_buffer.cleared")
 
     def _respond(self, given: Mapping[str, Any]) -> None:
+        if self.config.transcribes_only:
+            raise invalid("type: this session only transcribes; it makes no responses", "type", "unsupported_event")
         if self.reply is not None:
             raise invalid(
                 f"Conversation already has an active response in progress: {self.reply.id}. Wait until the response is finished "
@@ -355,7 +372,8 @@ class Session:
 
     def shown(self) -> dict[str, Any]:
         """Return the session as clients see it."""
-        made = {"id": self.identity, "object": "realtime.session", **self.config.shown()}
+        kind = "realtime.transcription_session" if self.config.transcribes_only else "realtime.session"
+        made = {"id": self.identity, "object": kind, **self.config.shown()}
         return {**made, "expires_at": self.expires_at}
 
     def _send_all(self, events: list[Event]) -> None:

@@ -60,7 +60,10 @@ async def realtime(socket: WebSocket) -> None:
 def _session(server: Server, socket: WebSocket) -> Session:
     """Return the session that a client asks for, with the configuration of its short-lived key."""
     offer, limits = offer_of(server, key_of(socket)), server.settings.realtime
-    config = updated(offer.first(), server.realtime.config_of(presented(socket.scope["headers"])), offer)
+    patch = server.realtime.config_of(presented(socket.scope["headers"]))
+    if socket.query_params.get("intent") == "transcription":
+        patch = {**patch, "type": "transcription"}
+    config = updated(offer.first(), patch, offer)
     model = socket.query_params.get("model") or config.model or server.model
     server.check_model(model)
     config = config.model_copy(update={"model": model})
