@@ -77,7 +77,7 @@ class TextResult:
 @frozen
 class AudioResult:
     """The whole audio: float32 ``samples`` of shape ``[n]``, ``sample_rate`` in Hz; ``codes`` are the codec frames if asked for, ``words``
-    those that are said, with their times where the model knows them.
+    those that are said, with their times where the model knows them. ``usage`` may have ``completion_audio_tokens``, the frames of sound.
     """
 
     samples: Any
@@ -85,6 +85,7 @@ class AudioResult:
     codes: Any = None
     notices: list[str] = field(factory=list)
     words: list[Word] = field(factory=list)
+    usage: dict[str, int] = field(factory=dict)
 
 
 @register

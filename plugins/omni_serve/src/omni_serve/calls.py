@@ -152,11 +152,13 @@ class Call:
         if isinstance(data, AudioChunk):
             return self._sound(data)
         if isinstance(data, TextResult | Transcript):
-            self.usage, self.finish_reason = dict(data.usage), data.finish_reason
+            self.usage |= data.usage
+            self.finish_reason = data.finish_reason
             self.notices += data.notices
             self.transcript = data if isinstance(data, Transcript) else self.transcript
             return None if self._wrote else self._text(data.text)
         if isinstance(data, AudioResult):
+            self.usage |= data.usage
             self.notices += data.notices
             return None if self._first_sound is not None else self._sound(data)
         if isinstance(data, str):
@@ -197,12 +199,6 @@ class Call:
         for kind in ("prompt_tokens", "completion_tokens"):
             if kind in self.usage:
                 metrics.tokens.labels(kind.removesuffix("_tokens")).inc(self.usage[kind])
-
-    @property
-    def openai_usage(self) -> dict[str, int]:
-        """Return OpenAI's ``usage`` of a chat."""
-        prompt, completion = self.usage.get("prompt_tokens", 0), self.usage.get("completion_tokens", 0)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 async def with_recordings(request: OmniRequest) -> OmniRequest:

@@ -27,6 +27,7 @@ from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import DONE, Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import ReplyReader, ToolChoice, ToolOptions, Tools, call_deltas
+from omni_serve.usage import of_chat
 from omni_serve.voice_names import apply_voice
 
 router = APIRouter(route_class=RawRoute, tags=["chat"])
@@ -159,7 +160,7 @@ class Chat:
             "created": self.created,
             "model": self.model,
             "choices": [choice],
-            "usage": self.call.openai_usage,
+            "usage": of_chat(self.call.usage),
         }
         if self.call.notices:
             answer["notices"] = self.call.notices
@@ -197,7 +198,7 @@ class Chat:
             self.server.spoken.keep(spoken.identity, self.call.key.name, spoken.transcript)
             yield spoken.end()
         ending = chunks.end(self._finish_reason(calls > 0), self.call.notices)
-        yield ending + (chunks.usage(self.call.openai_usage) if include_usage else b"") + DONE
+        yield ending + (chunks.usage(of_chat(self.call.usage)) if include_usage else b"") + DONE
 
     async def parts(self) -> AsyncGenerator[str | Sound | ToolCall]:
         """Yield the pieces of the reply, with the calls read out of its text."""
@@ -291,7 +292,7 @@ class _Chunks:
             ending["notices"] = notices
         return event(ending)
 
-    def usage(self, usage: dict[str, int]) -> bytes:
+    def usage(self, usage: dict[str, Any]) -> bytes:
         return event({**self._common, "choices": [], "usage": usage})
 
 

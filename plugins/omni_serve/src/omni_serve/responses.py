@@ -25,6 +25,7 @@ from omni_serve.server import server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import argument_pieces
+from omni_serve.usage import of_response
 
 router = APIRouter(route_class=RawRoute, tags=["responses"])
 
@@ -189,14 +190,6 @@ class _Answer:
     def _object(self, status: str) -> dict[str, Any]:
         extra = self.asked.model_extra or {}
         finished = status != "in_progress"
-        usage = self.chat.call.openai_usage
-        tokens = {
-            "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": usage["total_tokens"],
-        }
         return {
             "id": self.identity,
             "object": "response",
@@ -218,7 +211,7 @@ class _Answer:
             "tools": self.asked.tools or [],
             "top_p": extra.get("top_p"),
             "truncation": "disabled",
-            "usage": tokens if finished else None,
+            "usage": of_response(self.chat.call.usage) if finished else None,
         }
 
 

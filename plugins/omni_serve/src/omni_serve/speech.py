@@ -24,6 +24,7 @@ from omni_serve.errors import invalid
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event
+from omni_serve.usage import of_tokens
 from omni_serve.voice_names import apply_voice
 
 router = APIRouter(route_class=RawRoute, tags=["speech"])
@@ -159,10 +160,4 @@ async def as_events(call: Call, pieces: AsyncGenerator[bytes]) -> AsyncGenerator
         async for piece in pieces:
             data = base64.b64encode(piece).decode()
             yield b'event: speech.audio.delta\ndata: {"type":"speech.audio.delta","audio":"' + data.encode() + b'"}\n\n'
-    usage = call.openai_usage
-    tokens = {
-        "input_tokens": usage["prompt_tokens"],
-        "output_tokens": usage["completion_tokens"],
-        "total_tokens": usage["total_tokens"],
-    }
-    yield event({"type": "speech.audio.done", "usage": tokens}, "speech.audio.done")
+    yield event({"type": "speech.audio.done", "usage": of_tokens(call.usage)}, "speech.audio.done")

@@ -25,6 +25,7 @@ from omni_serve.media import check_media, uploaded_sound
 from omni_serve.recognition import has_recogniser, parameters_of, transcription_request, writes_down
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.usage import of_transcript
 
 router = APIRouter(tags=["speech"])
 
@@ -52,7 +53,7 @@ async def create_transcription(request: Request) -> Response:
     if asked.format == "text":
         return PlainTextResponse(text + "\n")
     if asked.format == "json":
-        return json_response({"text": text, "usage": _usage(call)})
+        return json_response({"text": text, "usage": of_transcript(call.usage)})
     return json_response({"text": text, **_verbose(call.transcript or Transcript(text), asked, seconds)})
 
 
@@ -145,18 +146,8 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
                 text += piece
                 yield event({"type": "transcript.text.delta", "delta": piece})
     _check_whole(call)
-    yield event({"type": "transcript.text.done", "text": text, "usage": _usage(call)})
+    yield event({"type": "transcript.text.done", "text": text, "usage": of_transcript(call.usage)})
     yield b"data: [DONE]\n\n"
-
-
-def _usage(call: Call) -> dict[str, Any]:
-    usage = call.openai_usage
-    return {
-        "type": "tokens",
-        "input_tokens": usage["prompt_tokens"],
-        "output_tokens": usage["completion_tokens"],
-        "total_tokens": usage["total_tokens"],
-    }
 
 
 def _verbose(found: Transcript, asked: _Asked, seconds: float | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from omni_serve.realtime.audio import OutputAudio
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.items import Item, Part
 from omni_serve.tool_formats import ToolCall, ToolReader
+from omni_serve.usage import of_turn
 
 Event = dict[str, Any]
 Status = Literal["completed", "cancelled", "incomplete", "failed"]
@@ -210,6 +211,5 @@ class Reply:
         if self.config.speaks:
             made["audio"] = {"output": {"format": output.format.shown(), "voice": output.voice}}
         if usage is not None:
-            given, taken = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-            made["usage"] = {"total_tokens": given + taken, "input_tokens": given, "output_tokens": taken}
+            made["usage"] = of_turn(usage)
         return made

@@ -29,6 +29,7 @@ from omni_serve.realtime.vad import Detector, EnergyDetector
 from omni_serve.room import Room
 from omni_serve.settings import RealtimeLimits
 from omni_serve.tool_formats import tool_reader
+from omni_serve.usage import of_transcript
 
 
 @define(eq=False)
@@ -141,10 +142,8 @@ class Session:
             self._not_written(item, text)
             return self._take()
         found.content[0].text = text
-        given, taken = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-        tokens = {"input_tokens": given, "output_tokens": taken, "total_tokens": given + taken}
         kind = "conversation.item.input_audio_transcription.completed"
-        self._send(kind, item_id=item, content_index=0, transcript=text, usage={"type": "tokens", **tokens})
+        self._send(kind, item_id=item, content_index=0, transcript=text, usage=of_transcript(usage))
         return self._take()
 
     def _receive(self, event: Mapping[str, Any], now: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from attrs import define, field
 from tokenizers import Tokenizer
@@ -25,6 +25,7 @@ class Written(TypedDict):
     token_ids: list[int]  # generated ids, the stop id included
     finish_reason: str
     prompt_tokens: int
+    prompt_audio_tokens: NotRequired[int]  # those that stand for sound
     notices: list[str]
 
 
@@ -79,6 +80,8 @@ class Detokenizer(StreamingScheduler[_Text]):
         end = len(whole) if state.text.end is None else state.text.end
         self._send(state, end)
         usage = {"prompt_tokens": state.result["prompt_tokens"], "completion_tokens": len(ids)}
+        if heard := state.result.get("prompt_audio_tokens"):
+            usage["prompt_audio_tokens"] = heard
         return TextResult(state.begun + whole[:end], ids, state.result["finish_reason"], usage, state.result["notices"])
 
     def _send(self, state: _Text, end: int) -> None:

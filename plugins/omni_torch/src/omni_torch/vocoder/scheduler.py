@@ -197,7 +197,12 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         samples = torch.cat(state.waves) if state.waves else torch.empty(0)
         empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
         codes = torch.cat(state.decoded) if state.decoded else empty
-        return AudioResult(self._for_client(samples), self._vocoder.sample_rate, codes if state.return_codes else None)
+        return AudioResult(
+            self._for_client(samples),
+            self._vocoder.sample_rate,
+            codes if state.return_codes else None,
+            usage={"completion_audio_tokens": len(codes)},
+        )
 
     def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
         if self._playout is not None:
