@@ -120,7 +120,9 @@ def test_a_track_that_begins_in_the_middle_of_a_broadcast_ends_nothing() -> None
     other = {"mpegts_start_pid": "512", "mpegts_pmt_start_pid": "4000"}
     late = pictured(STEADY, form="mpegts", codec="libx264", size=(64, 32), **other)
     once = frames({"data": first * 60}, limits=Limits(max_video_seconds=1e6)).frames
-    assert len(frames({"data": first * 60 + late + first * 60}, limits=Limits(max_video_seconds=1e6)).frames) >= len(once)
+    assert len(frames({"data": first * 60 + late + first * 60}, limits=Limits(max_video_seconds=1e6)).frames) >= len(
+        once
+    )
 
 
 def test_limits_count_what_is_there() -> None:

@@ -294,7 +294,11 @@ async def test_responses(client: openai.AsyncOpenAI, text: str, options: dict[st
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "f", "strict": True}]}, "tools[0].strict"),
         (
-            {"tools": [{"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", "items": 1}}]},
+            {
+                "tools": [
+                    {"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", "items": 1}}
+                ]
+            },
             "tools[0].parameters.items",
         ),
         ({"tools": RESPONSE_TOOLS, "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),

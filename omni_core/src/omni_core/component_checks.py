@@ -1,4 +1,4 @@
-"""Checks of the values that a component is made with, so that a mistake is named where it was written, not where it is used."""
+"""What components are made of: probes and slots, and checks of their values, so that a mistake is named where it was written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from attrs import AttrsInstance, fields
 
 from omni_core.errors import ConfigError
 from omni_core.references import normalize
+
+
+class ProbeWarning(str):
+    """A probe's answer for a component that can work on this machine, but not as well as on others: what is missing."""
+
+    __slots__ = ()
+
+
+Probe = Callable[[], str | None]
+"""Says cheaply whether a component can work on this machine: ``None`` or a :class:`ProbeWarning` if so, else the reason why not."""
+
+
+def works(answer: str | None) -> bool:
+    """Return whether a probe's answer means that the component can work here."""
+    return answer is None or isinstance(answer, ProbeWarning)
+
 
 SlotName = Literal[
     "admission", "fitting", "fork-server", "imports", "kernels", "limits", "media", "mutation-seal", "operations", "profiles", "ranks",

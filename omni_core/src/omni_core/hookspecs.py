@@ -28,29 +28,17 @@ from typing import Any, TypeVar
 import pluggy
 from attrs import field, frozen
 
+from omni_core.component_checks import Probe as Probe
+from omni_core.component_checks import ProbeWarning as ProbeWarning
 from omni_core.component_checks import SlotName as SlotName
 from omni_core.component_checks import check_fields
+from omni_core.component_checks import works as works
 from omni_core.interface import Interface, Parameter
 
 hookimpl = pluggy.HookimplMarker("omni")
 """Marks a function of a plugin's module as the implementation of the hook of its name."""
 
 F = TypeVar("F", bound=Callable[[], Any])
-
-
-class ProbeWarning(str):
-    """A probe's answer for a component that can work on this machine, but not as well as on others: what is missing."""
-
-    __slots__ = ()
-
-
-Probe = Callable[[], str | None]
-"""Says cheaply whether a component can work on this machine: ``None`` or a :class:`ProbeWarning` if so, else the reason why not."""
-
-
-def works(answer: str | None) -> bool:
-    """Return whether a probe's answer means that the component can work here."""
-    return answer is None or isinstance(answer, ProbeWarning)
 
 
 Reference = str

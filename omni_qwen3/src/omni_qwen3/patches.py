@@ -117,7 +117,7 @@ def resized_frame(
 
     PyTorch's filters give torchvision's pixels, which the reference's video processor takes; Pillow's differ by 1 or 2 of 255.
     """
-    height, width = fitting_size(*frame.shape[:2], settings.patch * settings.merge, *bounds)
+    height, width = fitting_size(frame.shape[0], frame.shape[1], settings.patch * settings.merge, *bounds)
     if frame.shape[:2] == (height, width):
         return frame
     mode = _MODES.get(settings.resample)

@@ -22,7 +22,7 @@ from omni_serve.errors import ApiError, invalid
 from omni_serve.forms import check_fields, form_schema, read_form, typed
 from omni_serve.ignored import ignore
 from omni_serve.media import check_media, uploaded_sound
-from omni_serve.recognition import has_recogniser, parameters_of, transcription_request, writes_down
+from omni_serve.recognition import parameters_of, transcription_request, writes_down
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.usage import of_transcript
