@@ -6,12 +6,12 @@ import inspect
 from typing import Any
 
 from generator.text import constants, field_table, markdown, page, prose
-from omni_core import hookspecs, services
+from omni_core import component_checks, hookspecs, services
 
 
 def hooks_page() -> str:
     summary, _, rest = (inspect.getdoc(hookspecs) or "").partition("\n\n")
-    documented = {name: (value, text) for name, value, text in constants(hookspecs)}
+    documented = {name: (value, text) for name, value, text in constants(component_checks)}
     hooks = {name: each.specification for name, each in hookspecs.HOOKS.items()}
     parts = [
         "# Plugin hooks",
