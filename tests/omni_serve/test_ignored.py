@@ -1,4 +1,4 @@
-"""What clients send and no pipeline reads: it is answered, and named in ``x-omni-ignored`` and once in the log."""
+"""A request with fields that no pipeline reads is answered, and they are named in ``x-omni-ignored`` and once in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server speaks is what it hears: every format of speech, each way, goes back into transcriptions and voices."""
+"""The server hears what it speaks: every format of speech, each way, goes back into transcriptions and voices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What components are made of: probes and slots, and checks of their values, so that a mistake is named where it was written."""
+"""Probes and slots, and checks of their values, so that a mistake is named where it was written."""
 
 from __future__ import annotations
 

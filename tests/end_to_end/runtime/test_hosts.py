@@ -1,4 +1,4 @@
-"""What is refused of pipelines over two hosts, and which relays join hosts; tests/faults/networks has two networks."""
+"""Pipelines over two hosts that are refused, and relays that join hosts; tests/faults/networks has two networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an answer the user has heard when playback stops."""
+"""The part of an answer that the user has heard when playback stops."""
 
 from __future__ import annotations
 
