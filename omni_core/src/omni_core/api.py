@@ -13,6 +13,7 @@ from omni_core.references import exports
 if TYPE_CHECKING:
     from omni_core.client import AsyncPipe, Pipe, open, open_async, run
     from omni_core.client.chat_request import KINDS, MediaPolicy, Recording
+    from omni_core.component_checks import Probe, ProbeWarning
     from omni_core.config.completion import DoesNotFitError, Machine, Placement
     from omni_core.config.compose import Edge, compose
     from omni_core.config.loading import expanded
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
         KernelComponent,
         PartComponent,
         PipelineComponent,
-        Probe,
-        ProbeWarning,
         RelayComponent,
         SchedulerComponent,
         ServiceComponent,
@@ -158,6 +157,7 @@ __all__ = [
 _HOMES = {
     "omni_core.client": "AsyncPipe Pipe open open_async run",
     "omni_core.client.chat_request": "KINDS MediaPolicy Recording",
+    "omni_core.component_checks": "Probe ProbeWarning",
     "omni_core.config.completion": "DoesNotFitError Machine Placement",
     "omni_core.config.compose": "Edge compose",
     "omni_core.config.loading": "expanded",
@@ -173,7 +173,7 @@ _HOMES = {
         "RequestTimeoutError RequestTooLargeError StartupError did_you_mean shown"
     ),
     "omni_core.hookspecs": (
-        "HOOKS CommandComponent Component KernelComponent PartComponent PipelineComponent Probe ProbeWarning RelayComponent "
+        "HOOKS CommandComponent Component KernelComponent PartComponent PipelineComponent RelayComponent "
         "SchedulerComponent ServiceComponent hookimpl hookspec"
     ),
     "omni_core.interface": (
