@@ -126,7 +126,7 @@ def test_json_is_one_document(pipeline: Path) -> None:
     [
         (["--max-tokens", "5"], 2, "NoSuchOption", ["--max-tokens", "declares no parameters"]),
         (["--set", "wrods.gpu=1"], 1, "ConfigError", ["did you mean 'words'"]),
-        (["--set", "speak.factory=speaking:nothing"], 1, "StartupError", ["nothing"]),
+        (["--set", "speak.factory=speaking:nothing"], 1, "ConfigError", ["nothing"]),
         (["--reference-text", "y"], 2, "UsageError", ["--reference FILE"]),
     ],
 )

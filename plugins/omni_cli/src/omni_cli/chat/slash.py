@@ -29,7 +29,7 @@ COMMANDS = (
     SlashCommand("/system", "[TEXT]", "set the system message; without TEXT, remove it"),
     SlashCommand("/voice", "[NAME]", "choose the voice; without NAME, list the voices"),
     SlashCommand("/retry", "", "ask for the last answer again"),
-    SlashCommand("/save", "FILE", "save the last speech (.wav, .mp3, ...) or the conversation (.md, .json)"),
+    SlashCommand("/save", "FILE", "save the last speech (.wav, .mp3) or the chat (.md, .json)"),
     SlashCommand("/reset", "", "forget the conversation"),
     SlashCommand("/help", "", "show this list"),
     SlashCommand("/quit", "", "leave; so do quit, exit, Ctrl-C and Ctrl-D"),
