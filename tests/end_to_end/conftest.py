@@ -32,6 +32,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "image2": media.write_image(folder / "image2.png", 2, (96, 64)),
         "audio": media.write_audio(folder / "audio.wav", 3),
         "audio2": media.write_audio(folder / "audio2.wav", 4, 0.7),
+        "audio_20_ms": media.write_audio(folder / "audio_20_ms.wav", 7, 0.02),
+        "audio_13_ms": media.write_audio(folder / "audio_13_ms.wav", 8, 0.0126),
         "video": media.write_video(folder / "video.mkv", 5),
         "video_sound": media.write_video(folder / "video_sound.mkv", 6, sound=True),
     }
@@ -52,6 +54,10 @@ def cases(files: dict[str, str]) -> dict[str, dict[str, Any]]:
         "text": user(text_part("Tell me a story about a red fox.")),
         "image": user(of("image"), text_part("What is in the picture?")),
         "audio": user(of("audio"), text_part("What do you hear?")),
+        "short_sounds": user(
+            of("audio", "audio_20_ms"), of("audio", "audio_13_ms"), text_part(" What do you hear?\n\n ")
+        ),
+        "short_sound": user(of("audio", "audio_20_ms"), text_part("And here?")),
         "video": user(of("video"), text_part("What happens here?")),
         "image_audio": user(of("image"), of("audio"), text_part("Do they belong together?")),
         "image_audio_video": user(of("image"), of("audio", "audio2"), of("video"), text_part("Describe all three.")),

@@ -17,7 +17,18 @@ from omni_qwen3.mel_features import MelFeatures, MelSettings, mel_filters
 
 
 @pytest.mark.parametrize(
-    "lengths", [[400], [16_000], [16_001, 400, 8_000], [31_999, 401, 480, 479], [12_345] * 3, [4_000, 4_160, 4_161]]
+    "lengths",
+    [
+        [400],
+        [16_000],
+        [16_001, 400, 8_000],
+        [31_999, 401, 480, 479],
+        [12_345] * 3,
+        [4_000, 4_160, 4_161],
+        [320],
+        [-1],
+        [-1, 8_000],
+    ],
 )
 @pytest.mark.parametrize("change", [{}, {"hop_length": 128, "n_fft": 512}])
 def test_clips_of_mixed_lengths(
@@ -27,6 +38,8 @@ def test_clips_of_mixed_lengths(
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     generator = np.random.default_rng(len(lengths))
+    shortest = MelSettings.read(folder, 128).shortest
+    lengths = [shortest if length < 0 else length for length in lengths]
     clips = [(generator.standard_normal(length) * 0.1).astype(np.float32) for length in lengths]
     expected = WhisperFeatureExtractor.from_pretrained(folder)(
         clips, sampling_rate=16_000, padding=True, truncation=False, return_attention_mask=True, return_tensors="pt"
@@ -35,6 +48,8 @@ def test_clips_of_mixed_lengths(
     for mel, whole in zip(features, expected["input_features"], strict=True):
         torch.testing.assert_close(mel, whole[:, : mel.shape[1]], atol=1e-6, rtol=0)
     assert max(mel.std() for mel in features) > 0.05
+    with pytest.raises(RuntimeError, match="Padding size"):
+        MelFeatures(MelSettings.read(folder, 128))([clips[0][: shortest - 1]])
     assert [mel.shape[1] for mel in features] == expected["attention_mask"].sum(-1).tolist()
 
 

@@ -35,6 +35,11 @@ class MelSettings:
     window: int
     hop: int
 
+    @property
+    def shortest(self) -> int:
+        """Return the samples of the shortest clip: half a window is reflected around its ends. The reference fails on a shorter one."""
+        return self.window // 2 + 1
+
     @classmethod
     def read(cls, folder: str | Path, bins: int) -> MelSettings:
         """Read a checkpoint's settings.

@@ -36,9 +36,6 @@ from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
 from omni_torch.api import check_length
 
-SHORTEST_SECONDS = 0.025
-"""One analysis window of the feature extractor; a shorter clip has no feature."""
-
 THREADS = 4
 """Requests with media that are decoded at once."""
 
@@ -163,9 +160,9 @@ class MediaPreprocessor:
             self._add_pictures(source, media, *image_patches(image, self.pixels))
         elif source.kind == "audio":
             clip = sound(source, SAMPLE_RATE, self._limits)
-            if len(clip) < SHORTEST_SECONDS * SAMPLE_RATE:
-                here, least = 1000 * len(clip) / SAMPLE_RATE, 1000 * SHORTEST_SECONDS
-                raise source.fail(f"{here:.0f} ms of audio; at least {least:.0f} ms are needed")
+            if len(clip) < self.mel.shortest:
+                here, least = 1000 * len(clip) / SAMPLE_RATE, 1000 * self.mel.shortest / SAMPLE_RATE
+                raise source.fail(f"{here:.1f} ms of audio; at least {least:.1f} ms are needed")
             media.order.append(("audio", len(media.clips), None))
             self._add_clip(source, clip, media)
         else:
@@ -178,7 +175,7 @@ class MediaPreprocessor:
                 fits=media.room.fits(source, self._frames, self.video_bounds),
             )
             heard = video.sound
-            if heard is not None and len(heard) < SHORTEST_SECONDS * SAMPLE_RATE:
+            if heard is not None and len(heard) < self.mel.shortest:
                 heard = None
             if use_audio_in_video and heard is None:
                 problem = "no audio track" if video.sound is None else "an audio track that is too short to be heard"
