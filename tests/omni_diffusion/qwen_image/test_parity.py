@@ -28,7 +28,8 @@ REQUESTS: list[dict[str, Any]] = [
         "negative_prompt": "dark",
     },
     {"prompt": "two birds", "width": 96, "height": 32, "steps": 6, "seed": 5, "guidance_scale": 2.5},
-    {"prompt": "a green door", "width": 64, "height": 64, "steps": 2, "seed": 6},
+    {"prompt": " a  green\tdoor\n", "width": 64, "height": 64, "steps": 2, "seed": 6},
+    {"prompt": "", "width": 64, "height": 64, "steps": 2, "seed": 8},
     {"prompt": "an old lighthouse", "width": 48, "height": 80, "steps": 4, "seed": 7, "images": 2},
     {"prompt": "snow", "width": 64, "height": 64, "steps": 2, "seed": 2**40, "guidance_scale": 12.0},
 ]

@@ -31,8 +31,8 @@ def _content(inputs: Any) -> tuple[str, dict[str, Any] | None]:
         raise InvalidRequestError("messages: no message of the user; its text is what the image shows")
     content = messages[-1].get("content")
     found = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
-    text = " ".join(each["text"] for each in found if each.get("type") == "text").strip()
-    if not text:
+    texts = [each["text"] for each in found if each.get("type") == "text"]
+    if not texts:
         raise InvalidRequestError("messages: no text; it says what the image shows, or what is changed in a given one")
     if others := {each.get("type") for each in found} - {"text", "image"}:
         raise InvalidRequestError(
@@ -41,4 +41,4 @@ def _content(inputs: Any) -> tuple[str, dict[str, Any] | None]:
     images = [each for each in found if each.get("type") == "image"]
     if len(images) > 1:
         raise InvalidRequestError(f"messages: {len(images)} images; one can be edited at a time")
-    return text, images[0] if images else None
+    return "".join(texts), images[0] if images else None

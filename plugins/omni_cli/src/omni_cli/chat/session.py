@@ -103,7 +103,7 @@ class Session:
         elif word.startswith("/") and "/" not in word[1:]:
             self._screen.error(f"no such command {word!r}" + did_you_mean(word, NAMES))
         elif word:
-            await self._turn(self.conversation.ask(line.strip()))
+            await self._turn(self.conversation.ask(line))
         elif self._mic:
             await self._record()
         return True
