@@ -50,7 +50,7 @@ MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),
     "processes": ("tests-processes", "worlds", "faults", "attacks"),
-    "engines": ("sglang", "ray", "clients", "lowest"),
+    "engines": ("sglang", "ray", "clients", "lowest", "parity(5.24)"),
     "users": ("bare", "tests-users", "types", "site", "old-plugin", "examples", "template", "dist"),
 }
 
@@ -229,6 +229,15 @@ def clients(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_serve/clients/constraints.txt")
     install(session, "omni-core", "omni-relay-shm", "omni-serve", extra=("-r", pins), bounds=("-c", pins))
     pytest(session, "tests/omni_serve/clients")
+
+
+@nox.session(requires=BUILT)
+@nox.parametrize("version", [nox.param(each, id=each) for each in ("5.23", "5.24")])
+def parity(session: nox.Session, version: str) -> None:
+    """Whole replies equal those of a release of transformers; `nox` alone compares more with that of constraints.txt."""
+    environment = install_all(session)
+    session.install(f"transformers=={version}.*")
+    pytest(session, "tests/end_to_end/test_parity.py", "tests/omni_qwen25/test_parity.py", *TWO, **environment)
 
 
 @nox.session(requires=BUILT)

@@ -60,11 +60,12 @@ def answer(
         return sound
 
     @wraps(step)
-    def with_mask(*arguments: Any, attention_mask: Any = None, past_key_values: Any = None, **others: Any) -> Any:
+    def with_mask(*arguments: Any, attention_mask: Any = None, **others: Any) -> Any:
         given = others.get("input_ids") if others.get("inputs_embeds") is None else others["inputs_embeds"]
-        whole = past_key_values.get_seq_length() + given.shape[1]
+        cache = others["cache"] if "cache" in others else others["past_key_values"]  # before transformers 5.24
+        whole = cache.get_seq_length() + given.shape[1]
         mask = torch.ones(1, whole, dtype=torch.int64)
-        return step(*arguments, attention_mask=mask, past_key_values=past_key_values, **others)
+        return step(*arguments, attention_mask=mask, **others)
 
     settings = {
         "talker_do_sample": False,
