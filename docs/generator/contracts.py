@@ -71,7 +71,7 @@ def public_members(cls: type) -> Iterator[tuple[str, Any]]:
         for name, value in vars(base).items()
     }
     for member, value in {**inherited, **vars(cls)}.items():
-        if member.startswith(("_", "test_")):
+        if member.startswith(("_", "test_")) and member != "__call__":
             continue
         if inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)):
             yield member, value

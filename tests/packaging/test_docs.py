@@ -193,6 +193,12 @@ def test_a_field_without_a_description_is_an_error(monkeypatch: pytest.MonkeyPat
         text.field_table(Settings)
 
 
+def test_a_contract_shows_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    shown = "".join(importlib.import_module("generator.contracts").contract_parts("omni_core.api:PagedAttention"))
+    assert "def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None" in shown
+
+
 def test_the_example_config_is_valid_and_its_overlay_applies(tmp_path: Path) -> None:
     files = []
     for number, text in enumerate(blocks(DOCS / "reference" / "config.md", "yaml")):

@@ -310,3 +310,11 @@ def test_what_is_known_to_take_nothing_else(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert only_parameters(reference) == expected
+
+
+def test_show_warns_of_an_argument_that_no_part_takes(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text(HEAD + "stages: {writer: {factory_args: {moust: 1}}}\n")
+    shown = CliRunner().invoke(omni, ["config", "show", str(tmp_path / "d.yaml")])
+    assert shown.exit_code == 0, shown.output
+    assert '"moust": 1' in shown.stdout
+    assert "factory_args.moust: this stage has no such parameter; did you mean 'most'?" in shown.stderr

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from omni_cli.config.components import component_problems
 from omni_cli.config.graph import mermaid, terminal
 from omni_cli.deploy.fitting import NamedInFileError, check_placement, gpus_of, placed
 from omni_cli.deploy.options import resolve_config
 from omni_cli.deploy.override_layers import LayeredConfig
 from omni_cli.deploy.writing import dump_json, dump_yaml
-from omni_core.api import DoesNotFitError, Machine, PipelineConfig
+from omni_core.api import DoesNotFitError, Machine, PipelineConfig, load_plugins
 from omni_core.runtime_api import LazyGroup, with_source
 
 
@@ -39,7 +40,10 @@ def placed_here(resolved: LayeredConfig) -> PipelineConfig:
 @click.option("--format", "form", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
 def show(form: str, **source: Any) -> None:
     """Print the resolved config, which every command that takes a pipeline can read again."""
-    config = placed_here(resolve_config(**source))
+    resolved = resolve_config(**source)
+    for line in component_problems(resolved.config, load_plugins()):
+        click.echo(f"Warning: {resolved.located(line)}", err=True)
+    config = placed_here(resolved)
     click.echo(dump_json(config) if form == "json" else dump_yaml(config).rstrip())
 
 
