@@ -288,6 +288,29 @@ def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(engine: Open) 
     assert [message.type for message in messages if message.request_id == "bad"] == ["error"]
 
 
+def test_a_strategy_ends_a_request_by_its_whole_frame(engine: Open) -> None:
+    class Ending(toy_model.SumFeedback):
+        def extract_output(self, batch: Any, output: Any, requests: Any) -> Any:
+            for request, _ in requests:
+                if request.request_id == "ends" and len(request.output_ids) == 3:
+                    request.finish_reason = "stop"
+            return super().extract_output(batch, output, requests)
+
+    scheduler = EngineScheduler(FeedbackRunner(MODEL, Ending()), kv_blocks=50, max_context=100)
+    for name in ("ends", "other"):
+        ask(scheduler, name, [1, 2], sampling=SamplingParams(max_new_tokens=6))
+    while scheduler.statistics()["steps"] < 6:
+        assert scheduler.loop.turn()
+    messages = scheduler.outbox.drain()
+    results = {each.request_id: each.data for each in messages if each.type == "result"}
+    assert {name: (len(each["ids"]), each["reason"]) for name, each in results.items()} == {
+        "ends": (3, "stop"), "other": (6, "length"),
+    }  # fmt: skip
+    assert results["ends"]["ids"] == results["other"]["ids"][:3]
+    assert [each.type for each in messages if each.request_id == "ends"] == ["stream"] * 3 + ["result"]
+    assert scheduler.statistics()["running"] == 0
+
+
 def test_the_feedback_loop_survives_preemption(engine: Open) -> None:
     sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
     prompts = [[n, n + 1, n + 2] for n in range(6)]

@@ -149,7 +149,8 @@ class FeedbackStrategy(ABC):
     def extract_output(
         self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
     ) -> dict[str, list[OutgoingMessage]]:
-        """After sampling: compute codebooks and the next input.
+        """After sampling: compute codebooks and the next input. Setting ``finish_reason`` of a request ends it with this step, after its
+        messages: where the whole frame says so, not the sampled token.
 
         Args:
             requests: ``(request, row)`` of every request that was given a token in this step and goes on.
