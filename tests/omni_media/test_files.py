@@ -22,7 +22,9 @@ RAW = bytes(range(256))
         ("a.webp", WEBP, "image video"), ("a.wav", WAV, "audio"), ("a.mp3", MP3, "audio"), ("a.flac", FLAC, "audio"),
         ("a.ogg", OGG, "audio video"), ("a.mp4", MP4, "audio video"), ("a.mkv", MKV, "audio video"), ("a", PNG, "image"),
         ("unknown.pcm", RAW, "image audio video"), ("damaged.png", RAW, ""), ("note.txt", "Ünï\nhello there".encode(), ""),
-        ("empty.wav", b"", ""),
+        ("empty.wav", b"", ""), ("old.mp4", b"\0\0\0\x08wide\0\1\0\0mdat", "audio video"),
+        ("cut.mp4", b"\0\0\0\x18stypmsdh\0\0\0\0", "audio video"), ("a.wav", b"RIFX\0\0\0\x10WAVEfmt ", "audio"),
+        ("a.heic", b"\0\0\0\x18ftypheis\0\0\0\0", "image"),
         ("page.html", b"<!DOCTYPE html>", ""), ("paper.pdf", b"%PDF-1.7", ""), ("text.wav", b"hello", ""),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from PIL import Image
 
 from omni_core.api import OmniRequest, StagePayload
 from omni_media.api import frames, images, sound
+from omni_media.files import problem_of
 from omni_media.images import FORMATS
 
 PAGE = Path(__file__).parents[2] / "docs/media.md"
@@ -127,6 +128,15 @@ def test_pictures(form: str) -> None:
     Image.fromarray(colours).save(file, form)
     [found] = images({"data": file.getvalue()})
     assert np.abs(np.asarray(found).astype(int) - colours).max() < 12
+
+
+@pytest.mark.parametrize(("kind", "table"), [("audio", SOUND), ("video", VIDEOS)])
+def test_commands_take_the_files(tmp_path: Path, kind: str, table: dict[str, dict[str, Callable[[], bytes]]]) -> None:
+    """They look at a file before a pipeline starts."""
+    for form, rows in table.items():
+        for name, make in rows.items():
+            (tmp_path / "file").write_bytes(make())
+            assert problem_of(tmp_path / "file", kind) is None, (form, name)
 
 
 def test_the_example_of_the_page_listens(tmp_path: Path) -> None:

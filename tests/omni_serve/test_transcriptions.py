@@ -12,9 +12,12 @@ from omni_serve_clients import http_client
 from serve_stages import INTERFACE, RATE, tone
 
 from omni_core import AsyncPipe
+from omni_core.errors import RequestTooLargeError
 from omni_serve import Settings, create_app
 from omni_serve.encoders import whole
+from omni_serve.errors import ApiError, api_error
 from omni_serve.settings import Limits
+from omni_serve.transcriptions import _naming_the_file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -70,6 +73,14 @@ async def test_language_and_style_are_told(client: openai.AsyncOpenAI) -> None:
 async def test_mistakes_are_named(http: httpx2.AsyncClient, data: dict[str, Any], file: bytes, param: str) -> None:
     answer = await http.post("/v1/audio/transcriptions", data=data, files={"file": ("a.wav", file)})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_the_pipeline_s_errors_name_the_file() -> None:
+    refused = RequestTooLargeError("messages[0].content[0] (audio): 61.0 s are over the limit of 60 s")
+    with pytest.raises(ApiError) as caught, _naming_the_file():
+        raise api_error(refused)
+    assert (caught.value.param, caught.value.status) == ("file", 413)
+    assert caught.value.message == "file: 61.0 s are over the limit of 60 s"
 
 
 async def test_limits_and_pipelines_that_cannot(pipe: AsyncPipe) -> None:

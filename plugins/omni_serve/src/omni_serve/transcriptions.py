@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from attrs import frozen
@@ -47,7 +47,8 @@ async def create_transcription(request: Request) -> Response:
     call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=request.scope["omni.body"])
     if asked.stream:
         return Stream(_events(call), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    text, _, _ = await unless_gone(request, call.whole())
+    with _naming_the_file():
+        text, _, _ = await unless_gone(request, call.whole())
     _check_whole(call)
     text = text.strip()
     if asked.format == "text":
@@ -138,13 +139,27 @@ def _check_whole(call: Call) -> None:
         raise ApiError(413, message, param="file", code="transcript_cut")
 
 
+@contextmanager
+def _naming_the_file() -> Iterator[None]:
+    """Say ``file`` in errors of the pipeline, which knows the recording as a part of a message."""
+    part = "messages[0].content[0]"
+    try:
+        yield
+    except ApiError as error:
+        if not (error.param or "").startswith(part):
+            raise
+        message = error.message.replace(f"{part} (audio)", "file").replace(part, "file")
+        raise ApiError(error.status, message, param="file", code=error.code) from error
+
+
 async def _events(call: Call) -> AsyncGenerator[bytes]:
     text = ""
-    async with aclosing(call.pieces()) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, str):
-                text += piece
-                yield event({"type": "transcript.text.delta", "delta": piece})
+    with _naming_the_file():
+        async with aclosing(call.pieces()) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    text += piece
+                    yield event({"type": "transcript.text.delta", "delta": piece})
     _check_whole(call)
     yield event({"type": "transcript.text.done", "text": text, "usage": of_transcript(call.usage)})
     yield b"data: [DONE]\n\n"
