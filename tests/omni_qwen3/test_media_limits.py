@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from attrs import evolve
+from media_files import TONE, pictured
 from PIL import Image
 from running import running
 
@@ -171,6 +172,21 @@ def test_many_small_frames_have_a_limit_too() -> None:
     with pytest.raises(RequestTooLargeError, match=r"pixels of frames.*max_request_frame_pixels"):
         frames(source("video", data), 2.0, few)
     frames(source("video", data), 2.0, Limits())
+
+
+def test_a_track_of_a_few_milliseconds_leaves_the_pictures(tiny: dict[str, Path]) -> None:
+    """Recorders write such tracks where the microphone is off."""
+
+    def prompt(seconds: float) -> dict[str, Any]:
+        sound = TONE[: int(seconds * 16_000)]
+        asked = payload(part("video", pictured([number / 10 for number in range(20)], sound=sound)))
+        asked.request.metadata["use_audio_in_video"] = True
+        return make(tiny)(asked)
+
+    short, long = prompt(0.01), prompt(0.5)
+    assert "audio" not in short
+    assert "too short to be heard" in short["notices"][0]
+    assert (len(long["audio"]["clip_tokens"]), long["notices"]) == (1, [])
 
 
 def test_frames_are_kept_in_the_size_that_is_needed() -> None:
