@@ -32,7 +32,7 @@ CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 PROJECTS = sorted([*ROOT.glob("omni_*/pyproject.toml"), *ROOT.glob("plugins/omni_*/pyproject.toml")])
 FOLDERS = {tomllib.loads(each.read_text())["project"]["name"]: each.parent for each in PROJECTS}
 NAMES = tuple(name for name in FOLDERS if name != "omni-sglang")  # SGLang's requirements conflict with the others'.
-EXTRAS = {"omni-commands": "[audio]", "omni-demo": "[image]", "omni-serve": "[silero]"}
+EXTRAS = {"omni-commands": "[audio]", "omni-demo": "[image]", "omni-media": "[heif]", "omni-serve": "[silero]"}
 EXAMPLES = [each for each in sorted((ROOT / "examples").iterdir()) if (each / "tests").is_dir()]
 # The supported versions of Python that start here. A shim for one that is not installed does not.
 PYTHONS = [each for each in ("3.11", "3.12", "3.13") if subprocess.getstatusoutput(f"python{each} -V")[0] == 0]

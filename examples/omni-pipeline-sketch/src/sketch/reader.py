@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from omni_core.api import (
     ARRequest,
@@ -16,10 +14,10 @@ from omni_core.api import (
     ForwardBatch,
     ForwardOutput,
     IncomingMessage,
-    InvalidRequestError,
     KVLayout,
     RandomStream,
 )
+from omni_media.api import images
 from omni_torch.api import ARModelRunner, Part, TensorParallel, sampling_from
 from sketch.checkpoint import read_checkpoint
 from sketch.interface import READ_SIZE
@@ -66,7 +64,7 @@ class ReaderRunner(ARModelRunner):
         ids, content, embeds = [BOS], [], None
         model: Any = self.model
         if data["image"] is not None:
-            pixels = read_image(data["image"])
+            pixels = np.array(images(data["image"])[0].resize((READ_SIZE, READ_SIZE)))
             seen = patches(torch.from_numpy(pixels).float() / 127.5 - 1, model.network.dims.patch)
             ids += [IMAGE] * len(seen)
             content.append(ContentSpan(1, 1 + len(seen), hashlib.sha256(pixels.tobytes()).digest()))
@@ -81,36 +79,6 @@ class ReaderRunner(ARModelRunner):
 
     def result(self, request: ARRequest) -> dict[str, Any]:
         return {"key_values": self.export_key_values(request)}
-
-
-def read_image(part: dict[str, Any]) -> np.ndarray:
-    """Return the pixels of a content part, uint8 ``[READ_SIZE, READ_SIZE, 3]``.
-
-    Raises:
-        InvalidRequestError: it is no image, or one that cannot be read.
-    """
-    try:
-        given = part.get("image")
-        if given is not None:
-            if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3:
-                raise ValueError(f"it is {given.dtype} {list(given.shape)}")
-            image = Image.fromarray(given)
-        else:
-            source = part["path"] if part.get("path") else io.BytesIO(bytes(part["data"]))
-            image = Image.open(source, formats=("PNG", "JPEG"))
-        return np.array(image.convert("RGB").resize((READ_SIZE, READ_SIZE)))
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        Image.DecompressionBombError,
-    ) as error:
-        raise InvalidRequestError(
-            f"the image cannot be read, a PNG or JPEG file or uint8 [height, width, 3] can: {error}"
-        ) from None
 
 
 def _share(name: str, value: torch.Tensor, parallel: TensorParallel) -> torch.Tensor:
