@@ -31,6 +31,7 @@ def seen(data: bytes) -> np.ndarray[Any, Any]:
 DEEP = {
     "16 bits, PNG": (Image.fromarray((GREY * 257.0).astype(np.uint16)), "PNG"),
     "16 bits, TIFF": (Image.fromarray((GREY * 257.0).astype(np.uint16)), "TIFF"),
+    "16 bits, TIFF of old Macs": (Image.fromarray((GREY * 257.0).astype(">u2")), "TIFF"),
     "32 bits, TIFF": (Image.fromarray((GREY * (2.0**31 - 1) / 255).astype(np.int32)), "TIFF"),
     "floats of 0 to 1": (Image.fromarray((GREY / 255.0).astype(np.float32)), "TIFF"),
     "floats of 0 to 255": (Image.fromarray(GREY.astype(np.float32)), "TIFF"),

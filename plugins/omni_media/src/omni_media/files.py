@@ -10,7 +10,9 @@ _BEGINNINGS: dict[str, tuple[str, ...]] = {
     r"\x89PNG\r\n\x1a\n|\xff\xd8\xff|BM.{4}\0\0|II\*\0|MM\0\*": ("image",),
     r"GIF8[79]a|RIFF....WEBP|....ftyp(avif|avis)": ("image", "video"),
     r"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1|miaf)": ("image",),
-    r"(RIFF|RIFX|RF64|BW64)....WAVE|riff.{20}wave|caff|wvpk|TTA1|MAC |\x0bw|\.snd|fLaC|ID3|FORM....AIF[FC]|#!AMR": ("audio",),
+    r"(RIFF|RIFX|RF64|BW64)....WAVE|riff.{20}wave|caff|wvpk|TTA1|MAC |\x0bw|\.snd|fLaC|ID3|FORM....AIF[FC]|#!AMR": (
+        "audio",
+    ),
     r"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]|\xff[\xf0\xf1\xf8\xf9]": ("audio",),
     r"OggS|....(ftyp|styp|moov|mdat|free|skip|wide|pnot)|\x1aE\xdf\xa3|\x30\x26\xb2\x75": ("audio", "video"),
     r"RIFF....AVI |\0\0\x01[\xb3\xba]|FLV\x01": ("audio", "video"),

@@ -107,18 +107,18 @@ def _in_8_bits(source: MediaSource, image: Image.Image) -> Image.Image:
         return image
     tags = getattr(image, "tag_v2", {})  # of TIFF: BitsPerSample, and SampleFormat, where 1 is unsigned
     bits, unsigned = tags.get(258, (16,))[0], tags.get(339, (1,))[0] == 1
-    highest = float(image.getextrema()[1])  # type: ignore[arg-type]  # one pair, of the only channel
+    pixels = np.asarray(image)
+    if pixels.dtype == np.int32 and unsigned:  # Pillow has signed ones only
+        pixels = pixels.view(np.uint32)
+    highest = float(pixels.max(initial=0))
+    if not np.isfinite(highest + float(pixels.min(initial=0))):
+        raise source.fail("the image holds NaN or infinite pixels")
     scale = 2.0**bits - 1.0 if unsigned else 2.0 ** (bits - 1) - 1.0
     if image.mode == "F":
         scale = next((each for each in (1.0, 255.0, 65_535.0) if highest <= each), highest)
-    made = np.empty((image.height, image.width), np.uint8)
-    for top in range(0, image.height, _ROWS):
-        strip = np.asarray(image.crop((0, top, image.width, min(top + _ROWS, image.height))))
-        if strip.dtype == np.int32 and unsigned:  # Pillow has signed ones only
-            strip = strip.view(np.uint32)
-        if not np.isfinite(strip).all():
-            raise source.fail("the image holds NaN or infinite pixels")
-        made[top : top + _ROWS] = (strip * (255.0 / scale)).clip(0.0, 255.0).round()
+    made = np.empty(pixels.shape, np.uint8)
+    for top in range(0, image.height, _ROWS):  # in strips: floats of 64 bits take much memory
+        made[top : top + _ROWS] = (pixels[top : top + _ROWS] * (255.0 / scale)).clip(0.0, 255.0).round()
     return Image.fromarray(made)
 
 
