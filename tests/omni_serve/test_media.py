@@ -10,6 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from media_files import TONE, encoded, pictured
 from PIL import Image
 
 from omni_media import containers
@@ -173,3 +174,33 @@ def test_a_length_in_the_header_of_a_wave_file_is_not_believed(size: int) -> Non
     data = data[:40] + size.to_bytes(4, "little") + data[44:]
     found = check_media("audio", data, "file", Limits())
     assert (found.seconds, found.samples) == (pytest.approx(1.0, abs=0.01), pytest.approx(16_000, abs=50))
+
+
+WAVE = wav_header(24_000, None) + bytes(48_000)
+
+CLAIMS = {
+    "WAV whose sizes are 0": (WAVE[:4] + bytes(4) + WAVE[8:40] + bytes(4) + WAVE[44:], 1.0),
+    "FLAC of a pipe": (encoded("flac", "flac", piped=True), 2.0),
+    "MP3 of a pipe": (encoded("mp3", "libmp3lame", piped=True), 2.0),
+    "WebM of a browser": (encoded("webm", "libopus", piped=True), 2.0),
+    "M4A of a telephone": (encoded("ipod", "aac"), 2.0),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_recordings_are_measured_by_their_packets(name: str) -> None:
+    data, seconds = CLAIMS[name]
+    assert check_media("audio", data, "x", Limits()).seconds == pytest.approx(seconds, abs=0.1)
+    with pytest.raises(ApiError) as caught:
+        check_media("audio", data, "x", Limits(audio_seconds=seconds * 0.9))
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("begin", [0.0, 700.0])
+def test_videos_are_measured_from_their_first_frame(begin: float) -> None:
+    found = check_media(
+        "video", pictured([begin + number / 25 for number in range(50)], sound=TONE, sound_begin=begin), "x", Limits()
+    )
+    assert found.seconds == pytest.approx(2.0)
+    assert found.frame_pixels == 50 * 32 * 16
+    assert found.samples == pytest.approx(32_000, rel=0.05)

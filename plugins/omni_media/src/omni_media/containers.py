@@ -105,10 +105,10 @@ def measured(container: av.container.InputContainer, stream: av.stream.Stream, *
     times: list[float] = []
     lengths, last, end = [], (0.0, 0.0), 0.0
     begun = not pictures
-    for number, packet in enumerate(packets(container, stream, *others)):
+    for packet in packets(container, stream, *others):
         if not packet.size or packet.is_discard:
             continue
-        time, length = time_of(packet, stream, number), float((packet.duration or 0) * (packet.time_base or 0))
+        time, length = time_of(packet, stream, len(lengths)), float((packet.duration or 0) * (packet.time_base or 0))
         end = max(end, time + length)
         begun = begun or (packet.is_keyframe and packet.stream == stream)
         if packet.stream != stream or not begun:
