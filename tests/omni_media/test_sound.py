@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-from media_files import RATE, TONE, encoded
+from media_files import RATE, TONE, encoded, pictured
 
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
-from omni_media.api import Limits, sound
+from omni_media import containers
+from omni_media.api import Limits, frames, sound
+from omni_serve.errors import ApiError
+from omni_serve.media import check_media
+from omni_serve.settings import Limits as ServerLimits
 
 
 def heard(data: bytes, **limits: Any) -> np.ndarray[Any, Any]:
@@ -99,3 +104,23 @@ def test_limits_count_what_is_decoded() -> None:
 def test_what_is_no_sound_is_named(data: bytes, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"the audio: .*{words}"):
         heard(data)
+
+
+def test_a_file_of_very_many_packets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet of few bytes costs as much as another."""
+    monkeypatch.setattr(containers, "MOST_PACKETS", 20)
+    with pytest.raises(RequestTooLargeError, match="too many packets"):
+        heard(encoded("webm", "libopus"))
+    with pytest.raises(RequestTooLargeError, match="too many packets"):
+        frames({"data": pictured([number / 25 for number in range(50)])})
+    with pytest.raises(ApiError, match="too many packets"):
+        check_media("audio", encoded("webm", "libopus"), "x", ServerLimits())
+
+
+@pytest.mark.parametrize(
+    "listing", ["#EXTM3U\n#EXTINF:1,\n{file}\n#EXT-X-ENDLIST\n", "ffconcat version 1.0\nfile {file}\n"]
+)
+def test_a_file_that_names_others_is_refused(tmp_path: Path, listing: str) -> None:
+    (tmp_path / "a.wav").write_bytes(wav())
+    with pytest.raises(InvalidRequestError, match="not an audio file"):
+        heard(listing.format(file=tmp_path / "a.wav").encode())

@@ -103,7 +103,8 @@ def measured(container: av.container.InputContainer, stream: av.stream.Stream, *
     """
     pictures = isinstance(stream, av.video.stream.VideoStream)
     times: list[float] = []
-    lengths, last, end = [], (0.0, 0.0), 0.0
+    lengths: list[float] = []
+    last, end = (0.0, 0.0), 0.0
     begun = not pictures
     for packet in packets(container, stream, *others):
         if not packet.size or packet.is_discard:
