@@ -69,7 +69,7 @@ def pictured(
         stream.pix_fmt = {"ffv1": "bgr0", "mjpeg": "yuvj420p", "gif": "rgb8", "prores_ks": "yuv422p10le"}.get(
             codec, "yuv420p"
         )
-        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 25 if codec == "mpeg2video" else 1000)
         stream.bit_rate = 8_000_000
         heard = (
             container.add_stream("pcm_s16le" if form == "matroska" else "aac", rate=RATE, layout="mono")

@@ -67,6 +67,12 @@ SOUND: dict[str, dict[str, Callable[[], bytes]]] = {
     "AC-3": {"AC-3": lambda: encoded("ac3", "ac3"), "E-AC-3": lambda: encoded("eac3", "eac3")},
     "WavPack": {"WavPack": lambda: encoded("wv", "wavpack")},
     "TTA": {"TTA": lambda: encoded("tta", "tta")},
+    "NIST SPHERE": {"PCM": written("NIST", "PCM_16")},
+    "VOC, IRCAM, IFF": {
+        "PCM": written("VOC", "PCM_16"),
+        "mu-law": written("IRCAM", "ULAW"),
+        "8SVX": written("SVX", "PCM_S8"),
+    },
     "ASF": {"WMA": lambda: encoded("asf", "wmav2")},
     "FLV": {"AAC": lambda: encoded("flv", "aac", piped=True)},
     "AVI": {"PCM": lambda: encoded("avi", "pcm_s16le")},
@@ -99,6 +105,7 @@ VIDEOS: dict[str, dict[str, Callable[[], bytes]]] = {
         "H.265": lambda: pictured(STEADY, form="hevc", codec="libx265", size=(64, 32)),
         "VP8": lambda: pictured(STEADY, form="ivf", codec="libvpx", size=(64, 32)),
     },
+    "MXF": {"MPEG-2": lambda: pictured(STEADY, form="mxf", codec="mpeg2video", size=(64, 32))},
     "GIF": {"GIF": lambda: pictured(STEADY, form="gif", codec="gif")},
 }
 

@@ -12,8 +12,8 @@ import av.error
 from attrs import frozen
 
 FORMATS = (
-    "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,ape,tta,wv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,"
-    "asf,flv,gif,ivf,h264,hevc,av1"
+    "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,ape,tta,wv,mpc,mpc8,dsf,nistsphere,voc,ircam,iff,sox,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,"
+    "asf,flv,mxf,gif,ivf,h264,hevc,av1"
 )
 """FFmpeg's formats of sound and video that are read. Others are playlists and descriptions, which open files and sockets."""
 
