@@ -1,4 +1,4 @@
-"""The server hears what it speaks: every format of speech, each way, goes back into transcriptions and voices."""
+"""The speech of the server goes back into it: every format, each way, into transcriptions and voices."""
 
 from __future__ import annotations
 
