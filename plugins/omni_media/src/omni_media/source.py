@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
-import numpy as np
 from attrs import define, field, frozen
 
 from omni_core.api import InvalidRequestError, RequestTooLargeError
@@ -125,6 +124,8 @@ class MediaSource:
         Raises:
             InvalidRequestError: it cannot be opened, or is over the limit.
         """
+        import numpy as np  # here: the modules of plugins import this one
+
         for name in ("samples", "image", "frames"):
             if self.part.get(name) is not None:
                 array = np.asarray(self.part[name])
