@@ -260,7 +260,7 @@ class _Message:
             return []
         answer, index = self._answer, len(self._answer.output)
         part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
-        done = {**self._item, "status": "completed", "content": [part]}
+        done = {**self._item, "status": answer._status, "content": [part]}
         place = self._place()
         answer.output.append(done)
         self._item = None

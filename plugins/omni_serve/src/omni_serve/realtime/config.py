@@ -72,6 +72,9 @@ class ServerVad(Fields):
 
 SERVER_VAD = ServerVad(type="server_vad")
 
+_OF_REPLIES = ("create_response", "interrupt_response")
+"""Its fields that a session without replies has not."""
+
 
 class Transcription(Fields):
     """The user's turns are written down, too."""
@@ -156,6 +159,8 @@ class SessionConfig(BaseModel):
         sound["format"] = self.audio.input.format.shown()
         sound["turn_detection"] = sound.get("turn_detection")
         if self.transcribes_only:
+            for name in _OF_REPLIES if sound["turn_detection"] else ():
+                del sound["turn_detection"][name]
             return {"type": self.type, "audio": {"input": sound}}
         made["audio"]["output"]["format"] = self.audio.output.format.shown()
         return made

@@ -59,6 +59,8 @@ async def create_client_secret(request: Request) -> Response:
         )
     secret, expires = server.keys.lend(key, asked.expires_after.seconds)
     server.realtime.keep(secret, expires, asked.session, key.name)
-    session = {"id": new_id("sess"), "object": "realtime.session", **config.shown(), "expires_at": 0}
-    session["model"] = config.model or server.model
+    kind = "realtime.transcription_session" if config.transcribes_only else "realtime.session"
+    session = {"id": new_id("sess"), "object": kind, **config.shown(), "expires_at": 0}
+    if not config.transcribes_only:
+        session["model"] = config.model or server.model
     return json_response({"value": secret, "expires_at": int(expires), "session": session})
