@@ -82,7 +82,7 @@ def data_of(answer: httpx2.Response) -> list[str]:
     return [line for line in lines if line != "[DONE]"]
 
 
-def test_the_comparison_finds_what_is_missing_wrong_and_further() -> None:
+async def test_the_comparison_finds_what_is_missing_wrong_and_further() -> None:
     model: dict[str, Any] = {"id": "a", "object": "model", "created": 1, "owned_by": "b"}
     assert differences(json.dumps(model), Model) == set()
     assert differences(json.dumps({**model, "size": 1}), Model) == {"Model.size"}

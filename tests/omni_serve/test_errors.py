@@ -14,7 +14,7 @@ from omni_core.errors import (
     RequestTooLargeError,
     StageFailedError,
 )
-from omni_serve.errors import api_error
+from omni_serve.errors import ApiError, api_error, placed
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,14 @@ def test_what_is_over_a_limit_has_a_status_of_its_own(error: InvalidRequestError
     made = api_error(error)
     assert (made.status, made.code, made.param) == (status, code, "messages[0].content[1]")
     assert made.message == str(error)
+
+
+def test_an_error_about_the_messages_names_the_field_that_they_were_made_of() -> None:
+    for param, name in (
+        ("messages[0].content[0]", "file"),
+        ("messages[0].content[0].data", "file"),
+        ("model", "model"),
+    ):
+        with pytest.raises(ApiError) as caught, placed({"messages[0].content[0]": "file"}):
+            raise ApiError(400, f"{param} (audio): is at fault", param=param)
+        assert (caught.value.param, caught.value.message) == (name, f"{name} (audio): is at fault")

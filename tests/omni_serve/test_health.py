@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 from attrs import evolve
-from omni_serve_clients import http_client
+from omni_serve_clients import http_client, socket_to
 from prometheus_client.parser import text_string_to_metric_families
 
 from omni_core import AsyncPipe
@@ -166,6 +166,13 @@ async def test_health_is_asked_for_without_a_body_too(http: httpx2.AsyncClient, 
     assert (answer.status_code, answer.content) == (whole.status_code, b"")
     assert answer.headers["content-length"] == str(len(whole.content))
     assert "head" not in (await http.get("/openapi.json")).json()["paths"][path]
+
+
+async def test_unknown_sockets_are_not_found(app: Application) -> None:
+    for path in ("/v1/responses", "/v1/nothing"):
+        async with socket_to(app, path, accepted=False) as socket:
+            answer = await socket.receive()
+            assert (answer["type"], answer["status"]) == ("websocket.http.response.start", 404)
 
 
 async def test_unknown_paths_and_methods(http: httpx2.AsyncClient) -> None:

@@ -73,6 +73,7 @@ async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
         ({"input": ""}, "input"),
         ({"input": "x" * 4097}, "input"),
         ({"input": " "}, "input"),
+        ({"input": "refuse"}, "input"),
         ({"speed": 5}, "speed"),
         ({"response_format": "ogg"}, "response_format"),
         ({"stream_format": "chunks"}, "stream_format"),

@@ -31,7 +31,7 @@ from omni_serve import chat, health, images, models, page, responses, speech, sp
 from omni_serve.bodies import component_schemas
 from omni_serve.dispatch import Dispatch
 from omni_serve.errors import ApiError, api_error
-from omni_serve.guard import Guard
+from omni_serve.guard import Guard, deny
 from omni_serve.realtime import live_socket
 from omni_serve.realtime import secrets as realtime_secrets
 from omni_serve.realtime import socket as realtime_socket
@@ -130,9 +130,23 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
         app.state.guard.open_paths |= page.OPEN_PATHS
     for router in routers:
         app.router.routes.extend(router.routes)  # not included: that would ask router by router at every request
+    app.router.default = _unknown_socket(app.router.default)
     add_error_handlers(app)
     _describe(app)
     return app
+
+
+def _unknown_socket(others: ASGIApp) -> ASGIApp:
+    """Answer a WebSocket on an unknown path with 404: Starlette's 403 looks like a problem of the key."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await others(scope, receive, send)
+            return
+        message = f"There is no WebSocket {scope['path']}."
+        await deny(ApiError(404, message, code="not_found"), scope, receive, send)
+
+    return answer
 
 
 def add_error_handlers(app: FastAPI) -> None:

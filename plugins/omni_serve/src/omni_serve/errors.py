@@ -10,7 +10,8 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -134,6 +135,23 @@ def _of_client(path: str) -> str:
     if top == "params":
         return f"stage_sampling.{rest}" if "." in rest else rest or path
     return path
+
+
+@contextmanager
+def placed(names: Mapping[str, str]) -> Iterator[None]:
+    """Name the client's field in an error about the messages that were made of its request.
+
+    Args:
+        names: the fields by the beginnings of paths; the first that fits is taken.
+    """
+    try:
+        yield
+    except ApiError as error:
+        path = error.param or ""
+        name = next((name for begin, name in names.items() if path.startswith(begin)), path)
+        if name != path:
+            error.param, error.message = name, error.message.replace(path, name, 1)
+        raise
 
 
 _CODES = {

@@ -97,7 +97,7 @@ class Guard:
                 raise self._server.admission.shutting_down()
             scope["omni.key"] = self._key(scope)
         except ApiError as error:
-            await _deny(error, scope, receive, send)
+            await deny(error, scope, receive, send)
             self._done(scope, error.status, begun, error)
             return
         status = 0
@@ -300,7 +300,7 @@ def _request_id(scope: Scope) -> bytes:
     return b"req_" + secrets.token_hex(12).encode()
 
 
-async def _deny(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+async def deny(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a WebSocket: with the error as an answer of HTTP where the server can do that."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})

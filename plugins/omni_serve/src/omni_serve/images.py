@@ -22,7 +22,7 @@ from starlette.responses import Response
 from omni_core.api import ImageChunk, ImageResult, InvalidRequestError, OmniRequest, Parameter
 from omni_serve.bodies import Base64, RawRoute, body_of, media_response, schema
 from omni_serve.calls import Call
-from omni_serve.errors import ApiError, invalid
+from omni_serve.errors import ApiError, invalid, placed
 from omni_serve.forms import form_schema, read_form, typed, upload
 from omni_serve.media import check_media
 from omni_serve.parameters import NEUTRAL, merged
@@ -226,8 +226,12 @@ class Images:
                     data |= {"seed": seeds[0]} if seeds else {}
                 yield await encoded_event(data, kind)
 
-    def _pieces(self) -> AsyncGenerator[ImageChunk | ImageResult]:
-        return cast(AsyncGenerator[ImageChunk | ImageResult], self.call.pieces())
+    async def _pieces(self) -> AsyncGenerator[ImageChunk | ImageResult]:
+        content = self.call.request.inputs["messages"][0]["content"]
+        with placed({f"messages[0].content[{len(content) - 1}]": "prompt", "messages[0].content": "image"}):
+            async with aclosing(cast(AsyncGenerator[ImageChunk | ImageResult], self.call.pieces())) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def _encoded(self, pixels: Any) -> list[dict[str, Base64]]:
         asked = self.asked

@@ -20,7 +20,7 @@ from omni_core.api import TEXT, OmniRequest
 from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.encoders import Encoder, encoder, media_type
-from omni_serve.errors import invalid
+from omni_serve.errors import invalid, placed
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event
@@ -136,13 +136,14 @@ class Speaker:
 
     async def encoded(self, call: Call, *, last: bool = True) -> AsyncGenerator[bytes]:
         """Yield the file's bytes for a text; ``last``: it ends with it."""
-        async with aclosing(call.pieces()) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Sound):
-                    if self._encoder is None:
-                        self._encoder = self._new(piece.rate)
-                    if data := self._encoder.write(piece.samples):
-                        yield data
+        with placed({"messages[0].content": "input"}):
+            async with aclosing(call.pieces()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Sound):
+                        if self._encoder is None:
+                            self._encoder = self._new(piece.rate)
+                        if data := self._encoder.write(piece.samples):
+                            yield data
         if last and (rest := self.finish()):
             yield rest
 

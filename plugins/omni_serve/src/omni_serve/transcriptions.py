@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from attrs import frozen
@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from omni_core.api import Segment, Transcript, Word, shown
 from omni_serve.bodies import json_response
 from omni_serve.calls import Call
-from omni_serve.errors import ApiError, invalid
+from omni_serve.errors import ApiError, invalid, placed
 from omni_serve.forms import check_fields, form_schema, read_form, typed
 from omni_serve.ignored import ignore
 from omni_serve.media import check_media, uploaded_sound
@@ -32,6 +32,7 @@ router = APIRouter(tags=["speech"])
 _GIVEN = ("language", "prompt", "temperature")
 _TIMES = "timestamp_granularities[]"
 _FIELDS = ("file", "model", *_GIVEN, "response_format", "stream")
+_PLACES = {"messages[0].content[0]": "file"}
 _FORMATS = ("json", "text", "verbose_json")
 _SCHEMA = {name: "binary" if name == "file" else "string" for name in (*_FIELDS, _TIMES)}
 
@@ -47,7 +48,7 @@ async def create_transcription(request: Request) -> Response:
     call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=request.scope["omni.body"])
     if asked.stream:
         return Stream(_events(call), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    with _naming_the_file():
+    with placed(_PLACES):
         text, _, _ = await unless_gone(request, call.whole())
     _check_whole(call)
     text = text.strip()
@@ -139,22 +140,9 @@ def _check_whole(call: Call) -> None:
         raise ApiError(413, message, param="file", code="transcript_cut")
 
 
-@contextmanager
-def _naming_the_file() -> Iterator[None]:
-    """Say ``file`` in errors of the pipeline, which knows the recording as a part of a message."""
-    part = "messages[0].content[0]"
-    try:
-        yield
-    except ApiError as error:
-        if not (error.param or "").startswith(part):
-            raise
-        message = error.message.replace(f"{part} (audio)", "file").replace(part, "file")
-        raise ApiError(error.status, message, param="file", code=error.code) from error
-
-
 async def _events(call: Call) -> AsyncGenerator[bytes]:
     text = ""
-    with _naming_the_file():
+    with placed(_PLACES):
         async with aclosing(call.pieces()) as pieces:
             async for piece in pieces:
                 if isinstance(piece, str):
