@@ -108,13 +108,21 @@ class ServingConformance:
     def test_what_it_does_not_know_is_refused(self) -> None:
         async def check(http: Client, app: Application) -> None:
             for change in (
-                {"no_such_parameter": 1},
+                {"logprobs": True},
                 {"modalities": ["smell"]},
                 {"messages": [{"role": "user", "content": [{"type": "no_such_part"}]}]},
             ):
                 answer = await http.post("/v1/chat/completions", json={**self._chats()[0], **change})
                 assert answer.status_code == 400, f"{change}: {answer.text}"
                 assert answer.json()["error"]["message"]
+
+        self._run(check)
+
+    def test_a_parameter_that_nothing_reads_is_ignored_and_named(self) -> None:
+        async def check(http: Client, app: Application) -> None:
+            answer = await http.post("/v1/chat/completions", json={**self._chats()[0], "no_such_parameter": 1})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-omni-ignored"] == "no_such_parameter"
 
         self._run(check)
 
