@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from omni_serve_clients import socket_to
 from PIL import Image
 from serve_stages import RATE, tone
 
 from omni_serve import ignored
+from omni_serve.app import Application
 from omni_serve.encoders import whole
 from omni_serve.errors import ApiError
 
@@ -112,6 +114,23 @@ async def test_bounds_of_several_names_hold_together(http: httpx2.AsyncClient) -
         body = {"model": "tones", **said("one two three"), "max_tokens": first, "max_completion_tokens": second}
         answer = (await http.post(CHAT, json=body)).json()
         assert answer["choices"][0]["message"]["content"] == "one"
+
+
+@on_the_loop
+@pytest.mark.parametrize(
+    ("path", "first", "name"),
+    [
+        ("/v1/audio/speech/stream", {"type": "session.config", "model": "tones", "mood": "glad"}, "mood"),
+        ("/v1/live/sessions", {"type": "session.start", "session": {"model": "tones", "mood": "glad"}}, "session.mood"),
+    ],
+)
+async def test_sockets_name_it_in_the_first_event(
+    app: Application, path: str, first: dict[str, Any], name: str
+) -> None:
+    async with socket_to(app, path) as socket:
+        await socket.send_json(first)
+        event = await socket.receive_json()
+        assert (event["type"], event["x_omni_ignored"]) == ("session.started", [name])
 
 
 def test_names_are_logged_once_and_stay_plain(

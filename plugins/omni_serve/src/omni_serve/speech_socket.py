@@ -18,6 +18,7 @@ from omni_core.api import did_you_mean, shown
 from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
+from omni_serve.ignored import collect
 from omni_serve.json_input import check_text, read_event
 from omni_serve.sentences import SentenceCutter
 from omni_serve.server import Server, key_of, server_of
@@ -71,11 +72,13 @@ class _Session:
         if kind != "session.config":
             raise invalid(f"{kind}: the first message must be session.config", "type")
         options = SpeechOptions.model_validate({"response_format": "pcm", **config})
+        ignored = collect()
         speaker = Speaker(self._server, self._socket, options)
         await self._tell(
             "session.started",
             response_format=options.response_format,
             media_type=media_type(options.response_format),
+            **({"x_omni_ignored": list(ignored)} if ignored else {}),
         )
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read())

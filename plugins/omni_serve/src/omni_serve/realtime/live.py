@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, api_error, invalid
-from omni_serve.ignored import check_fields
+from omni_serve.ignored import check_fields, collect
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import (
     RATES,
@@ -127,6 +127,7 @@ class Live:
     began: float
     expires_at: int
     muted: bool = False
+    ignored: list[str] = field(factory=list)
     _spans: dict[str, list[int]] = field(factory=dict, init=False)
 
     @classmethod
@@ -139,6 +140,7 @@ class Live:
         Raises:
             ApiError: 400, a field is not honoured.
         """
+        ignored = collect()
         check_event_id(event)
         if event.get("type") != "session.start":
             raise invalid(f"type: the first event must be session.start, is {shown(event.get('type'))}", "type")
@@ -164,14 +166,15 @@ class Live:
             ),
         )
         offer.verify(config, "session")
-        live = cls(make(config), asked, now, expires_at)
+        live = cls(make(config), asked, now, expires_at, ignored=list(ignored))
         for item in asked.input or ():
             live._remember(item.role, [part.text for part in item.content], now)
         return live
 
     def started(self) -> Event:
         """Return the event that answers ``session.start``."""
-        return {"type": "session.started", "event_id": new_id("event"), "session": self.shown()}
+        made = {"type": "session.started", "event_id": new_id("event"), "session": self.shown()}
+        return made | ({"x_omni_ignored": self.ignored} if self.ignored else {})
 
     def shown(self) -> dict[str, Any]:
         """Return the session as clients see it."""
