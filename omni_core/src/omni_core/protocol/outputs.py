@@ -64,7 +64,9 @@ class AudioChunk:
 @register
 @frozen
 class TextResult:
-    """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``."""
+    """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``usage`` counts
+    ``prompt_tokens``, those of them that stand for sound as ``prompt_audio_tokens``, and ``completion_tokens``.
+    """
 
     text: str
     token_ids: list[int] = field(factory=list)

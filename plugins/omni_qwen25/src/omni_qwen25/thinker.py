@@ -181,6 +181,7 @@ class ThinkerRunner(ARModelRunner):
             token_ids=list(request.output_ids),
             finish_reason=request.finish_reason or "stop",
             prompt_tokens=len(request.prompt_ids),
+            prompt_audio_tokens=request.prompt_ids.count(self._config.audio),
             notices=request.state.inputs.get("notices", []),
         )
 

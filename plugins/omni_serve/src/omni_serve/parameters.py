@@ -41,6 +41,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "chat_template_kwargs": ({},),
+    "models": (),  # of OpenRouter: no misspelt `model`
     "stop": ([],),
     "task": ("transcribe",),
     "diarize": (False, "false"),

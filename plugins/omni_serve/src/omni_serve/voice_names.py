@@ -58,7 +58,7 @@ def apply_voice(
     if declares and (not known or voice.casefold() in [each.casefold() for each in known]):
         metadata[VOICE] = voice
         return
-    if voice in _OPENAI:
+    if voice.casefold() in _OPENAI:
         ignore(where)
         return
     uploaded = [each.name for each in server.voices.voices_of(key)] if server.voices is not None else []
