@@ -108,6 +108,22 @@ async def test_http_1_0_needs_no_host(address: str) -> None:
     assert status == 200
 
 
+async def test_http_1_0_gets_streams_whole(address: str) -> None:
+    for stream_format, given in (("sse", b'"fail"'), ("sse", b'"one"'), ("audio", b'"one"')):
+        body = b'{"model":"tones","response_format":"pcm","stream_format":"%b","input":%b}' % (
+            stream_format.encode(),
+            given,
+        )
+        head = b"POST /v1/audio/speech HTTP/1.0\r\ncontent-type: application/json\r\n" + KEY
+        async with connected(address) as (reader, writer):
+            writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            received = await reader.read()
+        head, _, answer = received.partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head
+        assert b"content-length: %d" % len(answer) in head
+        assert head.split()[1] == (b"500" if given == b'"fail"' else b"200")
+
+
 async def test_a_long_target_and_long_headers_are_taken(address: str) -> None:
     head = b"GET /health?%b HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: %b\r\n\r\n" % (b"a" * 16_000, b"b" * 40_000)
     [(status, _)] = await answers(address, head)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from omni_core.api import watched
 from omni_serve.bodies import dumps, encoded
@@ -126,6 +126,8 @@ class Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
+        if scope.get("http_version") == "1.0":
+            send = _joined(send)
         watch = _Watch(receive)
         loop = asyncio.get_running_loop()
         self._sent = loop.time()
@@ -194,6 +196,26 @@ class Stream(Response):
         else:
             # The end of the body is left out: the client sees that the sound is cut, not that it is complete.
             logger.warning("a stream of sound was cut: %s", error.message)
+
+
+def _joined(send: Send) -> Send:
+    """Return a ``send`` that sends all at once, with its length: HTTP/1.0 has no chunks (RFC 9112, 6.1)."""
+    start: Message = {}
+    pieces: list[bytes] = []
+
+    async def joined(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            start = message
+            return
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body"):
+            body = b"".join(pieces)
+            length = (b"content-length", str(len(body)).encode())
+            await send({**start, "headers": [*start["headers"], length]})
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    return joined
 
 
 def event(data: Any, name: str | None = None) -> bytes:
