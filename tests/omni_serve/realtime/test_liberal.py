@@ -179,8 +179,9 @@ async def test_a_call_that_must_be_made(app: Application) -> None:
         await socket.receive_json()
         tools = [{"type": "function", "name": "look"}, {"type": "function", "name": "hear"}]
         choice = {"type": "function", "name": "hear"}
-        await socket.send_json(update(output_modalities=["text"], tools=tools, tool_choice=choice))
-        await socket.receive_json()
+        voice = {"output": {"voice": "marin"}}
+        await socket.send_json(update(output_modalities=["text"], tools=tools, tool_choice=choice, audio=voice))
+        assert (await socket.receive_json())["x_omni_ignored"] == ["session.audio.output.voice"]
         await socket.send_json({"type": "response.create", "response": {"instructions": "Go."}})
         event = await socket.receive_json()
         while event["type"] != "response.done":

@@ -188,7 +188,7 @@ class Offer:
         forces: it can begin a reply with a call.
         transcribes: it writes recordings down.
         reads: tells if a further field is a parameter of it.
-        check: raises ApiError for a voice, a model or a parameter that there is not.
+        check: raises ApiError for a voice, a model or a parameter that there is not; ``where`` is the path of the configuration.
         vad: how turns are found where a client does not say it.
     """
 
@@ -198,7 +198,7 @@ class Offer:
     forces: bool = True
     transcribes: bool = True
     reads: Callable[[str], bool] = lambda name: True
-    check: Callable[[SessionConfig], None] = lambda config: None
+    check: Callable[[SessionConfig, str], None] = lambda config, where: None
     vad: ServerVad = SERVER_VAD
 
     def first(self) -> SessionConfig:
@@ -230,7 +230,7 @@ class Offer:
             message = f"{where}.tool_choice: only 'auto' and 'none' are supported: with this pipeline the model decides"
             raise invalid(message, f"{where}.tool_choice", "unsupported_value")
         with _placed(where):
-            self.check(config)
+            self.check(config, where)
 
 
 def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where: str = "session") -> SessionConfig:

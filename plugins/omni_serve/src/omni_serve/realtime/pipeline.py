@@ -28,14 +28,14 @@ def offer_of(server: Server, key: Key) -> Offer:
     """Return what the served pipeline can do in a session of a key."""
     interface, limits = server.interface, server.settings.realtime
 
-    def check(config: SessionConfig) -> None:
+    def check(config: SessionConfig, where: str) -> None:
         if config.model is not None:
             server.check_model(config.model)
         transcription = config.audio.input.transcription
         if transcription is not None and transcription.model not in (None, *server.models):
-            ignore("session.audio.input.transcription.model")  # there is one recogniser
+            ignore(f"{where}.audio.input.transcription.model")  # there is one recogniser
         server.parameters.read(_parameters(config))
-        apply_voice(server, key, config.audio.output.voice, {}, {}, "audio.output.voice")
+        apply_voice(server, key, config.audio.output.voice, {}, {}, f"{where}.audio.output.voice")
 
     return Offer(
         inputs=tuple(interface.inputs),
