@@ -174,7 +174,7 @@ class ParameterGroup:
 def transcription_parameters(*names: str, languages: Sequence[str] = ()) -> list[Parameter]:
     """Return request parameters of a stage that writes recordings down, by the names that clients know: all, or those of ``names``.
 
-    A pipeline declares those that it honours; what it does not declare is refused. ``languages``: the codes that it knows, or any.
+    A pipeline declares those that it honours. ``languages``: the codes that it knows, or any.
     """
     found = {
         each.name: each

@@ -105,6 +105,9 @@ def test_tools_that_must_not_be_called_need_no_format() -> None:
     (event,) = events(session.receive(update(tool_choice="auto"), 0))
     assert event["error"]["param"] == "session.tools"
     session = Session(offer=Offer(forces=False))
+    choice = {"type": "function", "name": "g"}
+    (_, error) = events(Session(offer=Offer()).receive(update(tools=tools, tool_choice=choice), 0))
+    assert error["error"]["param"] == "session.tool_choice"
     (updated, error) = events(session.receive(update(tools=tools, tool_choice="required"), 0))
     assert (updated["session"]["tool_choice"], error["error"]["param"]) == ("auto", "session.tool_choice")
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from attrs import frozen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from omni_core.api import did_you_mean, shown
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.ignored import check_unknown, ignore
@@ -229,6 +230,10 @@ class Offer:
         if config.tools and config.tool_choice not in ("auto", "none") and not self.forces:
             message = f"{where}.tool_choice: only 'auto' and 'none' are supported: with this pipeline the model decides"
             raise invalid(message, f"{where}.tool_choice", "unsupported_value")
+        names = [tool.name for tool in config.tools]
+        if isinstance(config.tool_choice, NamedTool) and (name := config.tool_choice.name) not in names:
+            message = f"{where}.tool_choice: no tool is called {shown(name)}{did_you_mean(name, names)}"
+            raise invalid(message, f"{where}.tool_choice", "invalid_value")
         with _placed(where):
             self.check(config, where)
 
@@ -248,9 +253,9 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
             )
     check_names(patch, SessionConfig, where)
     given = {name: value for name, value in patch.items() if name not in READ_ONLY}
-    shown = config.shown()
+    as_shown = config.shown()
     for name in [each for each in given if each not in SessionConfig.model_fields and not offer.reads(each)]:
-        if (value := given.pop(name)) != shown.get(name):  # clients send a session back as they got it
+        if (value := given.pop(name)) != as_shown.get(name):  # clients send a session back as they got it
             ignore_parameter(name, value, SessionConfig.model_fields, where=where)
     if _at(given, "audio", "input", "turn_detection", "type") == "semantic_vad":
         # No model here judges if a sentence is complete: turns end by voice activity.
