@@ -15,9 +15,8 @@ from omni_core import AsyncPipe
 from omni_core.errors import RequestTooLargeError
 from omni_serve import Settings, create_app
 from omni_serve.encoders import whole
-from omni_serve.errors import ApiError, api_error
+from omni_serve.errors import ApiError, api_error, placed
 from omni_serve.settings import Limits
-from omni_serve.transcriptions import _naming_the_file
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -77,10 +76,10 @@ async def test_mistakes_are_named(http: httpx2.AsyncClient, data: dict[str, Any]
 
 async def test_the_pipeline_s_errors_name_the_file() -> None:
     refused = RequestTooLargeError("messages[0].content[0] (audio): 61.0 s are over the limit of 60 s")
-    with pytest.raises(ApiError) as caught, _naming_the_file():
+    with pytest.raises(ApiError) as caught, placed({"messages[0].content[0]": "file"}):
         raise api_error(refused)
     assert (caught.value.param, caught.value.status) == ("file", 413)
-    assert caught.value.message == "file: 61.0 s are over the limit of 60 s"
+    assert caught.value.message == "file (audio): 61.0 s are over the limit of 60 s"
 
 
 async def test_limits_and_pipelines_that_cannot(pipe: AsyncPipe) -> None:
