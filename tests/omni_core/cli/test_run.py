@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ from omni_core.protocol.outputs import AudioResult, ImageResult, TextResult
 def reply(payload):
     request = payload.request
     (part,) = request.inputs["messages"][-1]["content"]
+    if part["text"] == "fail":
+        raise KeyError("gone")
     if part["text"] == "sing":
         return AudioResult([0.0] * 8000, 8000, notices=["a notice"])
     if part["text"] == "draw":
@@ -88,6 +91,15 @@ def test_the_message_is_an_argument_or_an_option(
 def test_a_message_given_twice_is_refused() -> None:
     with pytest.raises(click.UsageError, match="given twice: as MESSAGE and by --text"):
         given_text({"message": ("a",), "text": "a"})
+
+
+def test_a_stage_that_fails_says_how_to_see_its_traceback(pipeline: Path) -> None:
+    answer = run(pipeline, "fail")
+    assert answer.returncode == 1
+    assert re.search(
+        r"Error: request \w+ failed in stage 'reply': KeyError: 'gone'; --log-level info shows", answer.stderr
+    )
+    assert 'raise KeyError("gone")' in run(pipeline, "fail", "--log-level", "info").stderr
 
 
 def test_speech_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:

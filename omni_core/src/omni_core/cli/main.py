@@ -15,7 +15,7 @@ import click
 from omni_core import __version__
 from omni_core.cli.logs import group_log_options
 from omni_core.elsewhere import FLAGS
-from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
+from omni_core.errors import ConfigError, OmniError, PluginError, RequestFailedError, did_you_mean
 
 if TYPE_CHECKING:
     from omni_core.hookspecs import Component
@@ -160,7 +160,8 @@ def main(arguments: list[str] | None = None) -> Any:
     except (OmniError, OSError) as error:
         if os.environ.get("OMNI_DEBUG") == "1":
             raise
-        click.echo(f"Error: {described(error)}", err=True)
+        hint = "; --log-level info shows its traceback" if type(error) is RequestFailedError else ""
+        click.echo(f"Error: {described(error)}{hint}", err=True)
         _drop_output()
         sys.exit(1)
     except KeyboardInterrupt:
