@@ -59,12 +59,13 @@ def pictured(
     size: tuple[int, int] = (32, 16),
     sound: np.ndarray[Any, Any] | None = None,
     sound_begin: float = 0.0,
+    codec_options: dict[str, str] | None = None,
     **options: str,
 ) -> bytes:
     """Return a video with a frame at each time, the n-th of which is of the grey ``4 * n``; its left upper corner is white."""
     file = io.BytesIO()
     with av.open(file, "w", format=form, options=options) as container:
-        stream = container.add_stream(codec, rate=25)
+        stream = container.add_stream(codec, rate=25, options=codec_options or {})
         stream.width, stream.height = size
         stream.pix_fmt = {"ffv1": "bgr0", "mjpeg": "yuvj420p", "gif": "rgb8", "prores_ks": "yuv422p10le"}.get(
             codec, "yuv420p"

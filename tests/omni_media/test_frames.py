@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 
 import numpy as np
@@ -10,6 +11,7 @@ from media_files import RATE, TONE, numbers, pictured
 
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
 from omni_media.api import Limits, frames
+from omni_media.containers import measured, opened, stream_of
 from omni_media.frames import sampled
 
 STEADY = [number / 25 for number in range(50)]
@@ -112,6 +114,27 @@ def test_sound_before_the_first_frame_is_left_out() -> None:
 def test_other_formats_are_sampled_alike(form: str, codec: str) -> None:
     found = frames({"data": pictured(STEADY, form=form, codec=codec, size=(64, 32))})
     assert len(found.frames) == 4
+
+
+def test_frames_that_cannot_be_decoded_are_not_counted() -> None:
+    """A cut of a broadcast begins in a group of pictures; the first of the next one may refer to the one before."""
+    options = {"g": "10", "bf": "3", "x264-params": "open-gop=1:b-adapt=0:keyint=10:scenecut=0"}
+    whole = pictured(STEADY, form="mpegts", codec="libx264", size=(64, 32), codec_options=options)
+    for cut in range(3, 20):
+        data = io.BytesIO(whole[cut * 188 :])
+        with opened(data) as file:
+            found = measured(file, stream_of(file, "video"))
+        with opened(data) as file:
+            first = next(file.decode(video=0))
+        assert found.start == first.time
+
+
+def test_what_an_edit_list_leaves_out_is_not_taken() -> None:
+    """Telephones cut recordings so."""
+    times = [number / 25 - 1.0 for number in range(75)]
+    data = pictured(times, form="mp4", codec="libx264", size=(64, 32), avoid_negative_ts="disabled", use_editlist="1")
+    found = frames({"data": data}).frames
+    assert numbers(found) == pytest.approx([25, 37, 50, 62], abs=2)
 
 
 def test_a_track_that_begins_in_the_middle_of_a_broadcast_ends_nothing() -> None:

@@ -180,6 +180,7 @@ async def test_large_media_are_decoded_in_steps(size: int, monkeypatch: pytest.M
         "data:image/png;charset=utf-8;base64,",
         "data:image/png ; name=a.png ; Base64 ,",
         " data:;base64,",
+        "data:image/png;base64;charset=utf-8,",
     ],
 )
 async def test_headers_of_data_urls_are_those_of_rfc_2397(header: str) -> None:

@@ -204,3 +204,15 @@ def test_videos_are_measured_from_their_first_frame(begin: float) -> None:
     assert found.seconds == pytest.approx(2.0)
     assert found.frame_pixels == 50 * 32 * 16
     assert found.samples == pytest.approx(32_000, rel=0.05)
+
+
+def test_a_jump_of_the_clock_is_no_sound() -> None:
+    """Recorders that wait write one."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="matroska") as container:
+        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        for begin in (0, 1000 * 16_000):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 16_000), "<i2"), format="s16", layout="mono")
+            frame.sample_rate, frame.pts = 16_000, begin
+            container.mux(stream.encode(frame))
+    assert check_media("audio", file.getvalue(), "x", Limits()).seconds == pytest.approx(2.0)

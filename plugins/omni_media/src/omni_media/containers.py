@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import IO, Any
 
@@ -105,23 +106,25 @@ def measured(container: av.container.InputContainer, stream: av.stream.Stream, *
     times: list[float] = []
     lengths: list[float] = []
     last, end = (0.0, 0.0), 0.0
-    begun = not pictures
+    begun, earliest = not pictures, -inf
     for packet in packets(container, stream, *others):
-        if not packet.size or packet.is_discard:
+        begun = begun or (packet.is_keyframe and packet.stream == stream)
+        if not packet.size or packet.is_discard:  # an edit list leaves frames out, also whole ones that others need
             continue
         time, length = time_of(packet, stream, len(lengths)), float((packet.duration or 0) * (packet.time_base or 0))
         end = max(end, time + length)
-        begun = begun or (packet.is_keyframe and packet.stream == stream)
         if packet.stream != stream or not begun:
             continue
         lengths.append(length)
-        if not times or time >= times[0]:  # a picture before the first whole one cannot be decoded
+        if pictures and not times and packet.is_keyframe:
+            earliest = time  # a picture before the first whole one needs others, which are not there
+        if time >= earliest:
             times.append(time)
             last = max(last, (time, length))
     if not times:
         return Measured(0.0)
-    first = times[0]
     times.sort()
+    first = times[0]
     if not pictures and all(lengths):  # time stamps may be anything
         return Measured(sum(lengths), first, end)
     shown = last[1] or (median(after - before for before, after in pairwise(times)) if len(times) > 1 else 0.0)
