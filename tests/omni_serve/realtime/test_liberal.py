@@ -137,6 +137,7 @@ def test_a_session_that_only_transcribes_answers_nothing(is_beta: bool) -> None:
     (wanted,) = [each for each in actions if isinstance(each, Transcribe)]
     assert wanted.language == "en"
     assert not any(isinstance(each, Start) for each in actions)
+    assert "error" not in [each["type"] for each in events(actions)]
     (event,) = events(session.transcribed(wanted.item, "hello", {}))
     assert (event["type"], event["transcript"]) == (
         "conversation.item.input_audio_transcription.completed",

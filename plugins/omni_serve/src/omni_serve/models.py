@@ -88,6 +88,6 @@ def _by(task: str, direct: str | None, server: Server) -> str | None:
 def _parameter(parameter: Any) -> dict[str, Any]:
     """Return what is said of a parameter. Every integer is a multiple of 1."""
     said = {name: value for name, value in asdict(parameter).items() if value not in (None, [])}
-    return (
-        said if said.get("multiple_of") != 1 else {name: value for name, value in said.items() if name != "multiple_of"}
-    )
+    if said["multiple_of"] == 1:
+        del said["multiple_of"]
+    return said
