@@ -251,7 +251,7 @@ def dist(session: nox.Session, name: str) -> None:
 @nox.session(requires=BUILT)
 def lowest(session: nox.Session) -> None:
     """Qwen3-Omni with the lowest versions that our metadata allow, but torch as constraints.txt has it."""
-    names = ("omni-core", "omni-testing", "omni-commands", "omni-relay-shm", "omni-torch", "omni-qwen3")
+    names = ("omni-core", "omni-testing", "omni-commands", "omni-media", "omni-relay-shm", "omni-torch", "omni-qwen3")
     bounds = dict[str, Version]()
     for name in names:
         project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
