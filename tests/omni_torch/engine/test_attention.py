@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 import torch
@@ -65,6 +66,32 @@ def test_backends_agree(name: str, seed: int, scale: float | None, monkeypatch: 
         torch.testing.assert_close(output[row : row + length], expected, rtol=1e-4, atol=1e-4)
         row += length
     assert row == len(output)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [
+        ("key", (2, KV_HEADS, WIDTH), f"[14, {KV_HEADS}, {WIDTH}]"),
+        ("value", (14, KV_HEADS + 1, WIDTH), f"[14, {KV_HEADS}, {WIDTH}]"),
+        ("value", (14, KV_HEADS * WIDTH), f"[14, {KV_HEADS}, {WIDTH}]"),
+        ("query", (15, HEADS, WIDTH), f"[14, a multiple of {KV_HEADS}, {WIDTH}]"),
+        ("query", (14, KV_HEADS + 1, WIDTH), f"[14, a multiple of {KV_HEADS}, {WIDTH}]"),
+        ("query", (14, HEADS, WIDTH + 1), f"[14, a multiple of {KV_HEADS}, {WIDTH}]"),
+    ],
+)
+def test_a_tensor_unlike_the_batch_is_named_and_nothing_is_stored(
+    name: str, shape: tuple[int, ...], wanted: str
+) -> None:
+    cache = KVCache(LAYOUT, 8, BLOCK, CPU)
+    assert cache.open("a", [], 14)
+    assert cache.reserve("a", 14)
+    step = SdpaBackend(cache).plan([ARRequest("a", OmniRequest(), [1] * 14, SamplingParams())], [0], [14])
+    given = {"query": (14, HEADS, WIDTH), "key": (14, KV_HEADS, WIDTH), "value": (14, KV_HEADS, WIDTH)}
+    tensors = {each: torch.ones(size) for each, size in {**given, name: shape}.items()}
+    before = cache.keys[0].clone()
+    with pytest.raises(ValueError, match=re.escape(f"layer 0: {name} is {list(shape)}, and must be {wanted}: ")):
+        step(0, **tensors)
+    assert torch.equal(cache.keys[0], before)
 
 
 def test_on_a_cpu_the_choice_is_sdpa_and_the_others_say_why_not() -> None:

@@ -34,6 +34,9 @@ class PagedAttention(Protocol):
         """Store ``key`` and ``value`` (``[n, kv_heads, head_dim]``) and return ``[n, heads, head_dim]`` for ``query``.
 
         ``scale`` defaults to ``head_dim ** -0.5``.
+
+        Raises:
+            ValueError: a tensor has another shape than the batch and its cache.
         """
         ...
 
@@ -48,6 +51,12 @@ class CacheAttention(ABC):
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
         """See :class:`PagedAttention`."""
         slots, keys, values = self.place(layer)
+        count, (kv_heads, width) = len(slots), keys.shape[1:]
+        for name, given in (("key", key), ("value", value)):
+            if tuple(given.shape) != (count, kv_heads, width):
+                raise _unlike_batch(layer, name, given, f"[{count}, {kv_heads}, {width}]")
+        if len(query.shape) != 3 or query.shape[0] != count or query.shape[1] % kv_heads or query.shape[2] != width:
+            raise _unlike_batch(layer, "query", query, f"[{count}, a multiple of {kv_heads}, {width}]")
         keys.index_copy_(0, slots, key)
         values.index_copy_(0, slots, value)
         return self.attend(layer, query, scale)
@@ -70,3 +79,10 @@ class CacheAttention(ABC):
         kind. The caller writes every layer's keys and values of the step's tokens.
         """
         return None
+
+
+def _unlike_batch(layer: int, name: str, given: Tensor, wanted: str) -> ValueError:
+    return ValueError(
+        f"layer {layer}: {name} is {list(given.shape)}, and must be {wanted}: the positions of the batch, heads, and head_dim as in "
+        "the model's kv_layout"
+    )
