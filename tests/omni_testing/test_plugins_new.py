@@ -65,7 +65,7 @@ def beside(projects: dict[str, Path], *command: str) -> subprocess.CompletedProc
 
 def test_every_hook_but_those_of_the_runtime_has_a_template() -> None:
     hooks = [hook for kind in KINDS.values() for hook in kind.hooks]
-    assert set(HOOKS) - set(hooks) == {"omni_launchers", "omni_services"}
+    assert set(HOOKS) - set(hooks) == {"omni_services"}
     alone = [kind.hook for kind in KINDS.values() if not kind.also]
     assert len(set(alone)) == len(alone)
 

@@ -48,6 +48,7 @@ KINDS: dict[str, Kind] = {
     ),
     "projection": Kind("omni_payload_projections", "hands on the text of messages, without their media"),
     "kernel": Kind("omni_kernels", "root mean square normalisation in PyTorch", needs=("omni-torch", "torch>=2.6")),
+    "launcher": Kind("omni_launchers", "gives the GPUs of its settings to the units of a run"),
     "command": Kind("omni_commands", "finds components of installed plugins"),
 }
 """By the name that ``omni plugins new --kind`` takes; each has a folder of that name in ``templates/``."""
