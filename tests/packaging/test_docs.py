@@ -199,6 +199,12 @@ def test_a_contract_shows_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> N
     assert "def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None" in shown
 
 
+def test_no_two_things_of_one_reference_page_have_one_name(generate: ModuleType) -> None:
+    for page in (generate.PYTHON, generate.CONTRACTS, generate.CONFORMANCE):
+        names = [reference.partition(":")[2] for references in page.values() for reference in references]
+        assert sorted(set(names)) == sorted(names)
+
+
 def test_the_example_config_is_valid_and_its_overlay_applies(tmp_path: Path) -> None:
     files = []
     for number, text in enumerate(blocks(DOCS / "reference" / "config.md", "yaml")):

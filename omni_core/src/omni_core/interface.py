@@ -15,7 +15,8 @@ from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean, sho
 
 TEXT, SPEECH, VOCODER, TRANSCRIPTION = "text", "speech", "vocoder", "transcription"
 """Roles that clients know: the stage that writes text, the one that chooses the codes of speech, the one that makes the sound, and the one
-that writes recordings down, which answers with a :class:`~omni_core.protocol.outputs.Transcript`. A pipeline may name further roles."""
+that writes recordings down, which answers with a :class:`~omni_core.protocol.outputs.Transcript`. A stage that makes sound from text by
+itself has the role :data:`SPEECH` alone. A pipeline may name further roles."""
 
 SEED = "seed"
 """At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""

@@ -139,7 +139,7 @@ class OmniScheduler(LoopedScheduler):
         }
 
     def step(self) -> StepResult | None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         self._result = StepResult()
         if self._forgets and not self.loop.pending:  # SGLang can do it only while nothing runs
             self._forgets = False
@@ -154,11 +154,11 @@ class OmniScheduler(LoopedScheduler):
         return None
 
     def forget(self) -> None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`. It is done when no request runs."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`. It is done when no request runs."""
         self._forgets = True
 
     def admit(self, request: ARRequest) -> None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         prompt, capacity = len(request.prompt_ids), self.runtime.total_tokens
         if prompt + 2 > capacity:
             raise InvalidRequestError(
@@ -303,7 +303,7 @@ class OmniScheduler(LoopedScheduler):
         self._result.failed[entry.request.request_id] = InvalidRequestError(message)
 
     def remove(self, request_id: str, failed: bool) -> None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         entry = self._entries.pop(request_id, None)
         if entry is None:
             return

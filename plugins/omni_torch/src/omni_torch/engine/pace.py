@@ -8,7 +8,7 @@ from attrs import define, field
 
 from omni_core.api import ARRequest
 from omni_torch.loop.step_cost import StepCost
-from omni_torch.vocoder.deadlines import Policy
+from omni_torch.vocoder.deadlines import DeadlinePolicy
 
 LOAD = 0.9
 """The share of the time that decodes may take by prediction, before another request is begun."""
@@ -41,7 +41,7 @@ class Pace:
         spared: positions that prompts may still take in the step being planned.
     """
 
-    policy: Policy
+    policy: DeadlinePolicy
     seconds: float
     patience: float = 30.0
     spared: float = math.inf

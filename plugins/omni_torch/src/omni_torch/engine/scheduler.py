@@ -68,8 +68,8 @@ class EngineScheduler(LoopedScheduler):
         gpu_memory: the stage's budget on its GPU: bytes, or a share of the GPU.
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
         policy: the order of requests of one priority: ``package.module:attribute`` of a callable that returns a
-            :class:`omni_torch.vocoder.deadlines.Policy`, such as ``omni_torch.vocoder.deadlines:Deadlines``. By default the order in
-            which they came. Every rank makes one, which is called alike on all of them.
+            :class:`omni_torch.vocoder.deadlines.DeadlinePolicy`, such as ``omni_torch.vocoder.deadlines:Deadlines``. By default the order
+            in which they came. Every rank makes one, which is called alike on all of them.
 
     Attributes:
         clock: returns the time in seconds; with ranks that of the last look into the inbox, which they have in common.
@@ -199,7 +199,7 @@ class EngineScheduler(LoopedScheduler):
         self.inbox.put(pausing(request_id, paused))
 
     def admit(self, request: ARRequest) -> None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         prompt, capacity = len(request.prompt_ids), self.cache.capacity
         # The last token is never computed. A request that fits alone fits eventually, because others are preempted.
         most = min(prompt + request.sampling.max_new_tokens, self._max_context) - 1
@@ -217,7 +217,7 @@ class EngineScheduler(LoopedScheduler):
         self.batcher.add(request, now, 0 if given is None else given.positions)
 
     def step(self) -> StepResult | None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         result = StepResult()
         begin = self.clock()
         if self._pace is not None:
@@ -239,7 +239,7 @@ class EngineScheduler(LoopedScheduler):
         return result if plan.work or result.failed else None
 
     def remove(self, request_id: str, failed: bool) -> None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             self.batcher.remove(request, invalidate=failed)
@@ -247,7 +247,7 @@ class EngineScheduler(LoopedScheduler):
                 self._pace.policy.end(request_id)
 
     def forget(self) -> None:
-        """See :class:`omni_torch.loop.autoregressive.Policy`."""
+        """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         self.cache.pool.forget()
 
     def _learn(self, pace: Pace, end: float) -> None:

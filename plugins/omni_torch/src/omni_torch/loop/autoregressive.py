@@ -1,6 +1,6 @@
 """The loop of an autoregressive stage: messages in, steps, messages out. A policy decides what a step computes.
 
-A scheduler composes an :class:`AutoregressiveLoop` with its :class:`Policy`, which owns the KV cache and the batching; the loop
+A scheduler composes an :class:`AutoregressiveLoop` with its :class:`StepPolicy`, which owns the KV cache and the batching; the loop
 owns the requests' lives: admission, failures, aborts, results.
 """
 
@@ -40,7 +40,7 @@ class StepResult:
     failed: dict[str, BaseException] = field(factory=dict)
 
 
-class Policy(Protocol):
+class StepPolicy(Protocol):
     """Decides which requests compute how many positions in a step, and where their keys and values are."""
 
     def admit(self, request: ARRequest) -> None:
@@ -84,11 +84,11 @@ class AutoregressiveLoop(LoopScheduler):
             hands over keys and values, and the policy has no ``hands_over``.
     """
 
-    def __init__(self, runner: ModelRunner, policy: Policy, max_context: int) -> None:
+    def __init__(self, runner: ModelRunner, policy: StepPolicy, max_context: int) -> None:
         super().__init__()
         self._runner, self._max_context = runner, max_context
         # No strong reference: the cycle would keep a scheduler's KV cache until the next garbage collection.
-        self._policy: Policy = weakref.proxy(policy)
+        self._policy: StepPolicy = weakref.proxy(policy)
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
         self.paused: set[str] = set()
         required = getattr(runner.model, "required_scheduler", None)
@@ -254,7 +254,7 @@ class LoopedScheduler:
         self.inbox.put(FLUSH)
 
     def forget(self) -> None:
-        """See :class:`Policy`. By default nothing is kept."""
+        """See :class:`StepPolicy`. By default nothing is kept."""
 
 
 def run_batch(

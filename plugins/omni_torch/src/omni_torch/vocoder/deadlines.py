@@ -1,7 +1,7 @@
 """Deadlines of the requests of one stage: when each needs its next output so that somebody who listens hears no pause.
 
-A :class:`Policy` gives deadlines; schedulers ask it for their order. :class:`Deadlines` knows what a stage can know by itself: when a
-request came, when its first output went out, and the seconds of sound that have gone out since.
+A :class:`DeadlinePolicy` gives deadlines; schedulers ask it for their order. :class:`Deadlines` knows what a stage can know by itself: when
+a request came, when its first output went out, and the seconds of sound that have gone out since.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXT_SECONDS = 0.1
 
 
 @runtime_checkable
-class Policy(Protocol):
+class DeadlinePolicy(Protocol):
     """Says by when each request of a stage needs its next output. Schedulers serve the earliest first.
 
     One thread calls it. Times are seconds of one clock that only grows, such as ``time.monotonic()``. A policy may give any order by the
@@ -99,18 +99,18 @@ class Deadlines:
     _playbacks: dict[str, _Playback] = field(factory=dict)
 
     def begin(self, request_id: str, request: OmniRequest, now: float) -> None:
-        """See :class:`Policy`."""
+        """See :class:`DeadlinePolicy`."""
         first = _seconds(request, "first_within")
         within = FIRST_WITHIN if first is None else first
         self._playbacks[request_id] = _Playback(now, within, _seconds(request, "deadline"))
 
     def emitted(self, request_id: str, seconds: float, now: float) -> None:
-        """See :class:`Policy`."""
+        """See :class:`DeadlinePolicy`."""
         playback = self._playbacks[request_id]
         playback.until = max(now, playback.until or now) + seconds
 
     def due(self, request_id: str, now: float) -> float:
-        """See :class:`Policy`."""
+        """See :class:`DeadlinePolicy`."""
         playback = self._playbacks[request_id]
         if playback.deadline is not None:
             return playback.came + playback.deadline
@@ -119,21 +119,21 @@ class Deadlines:
         return min(max(playback.came + playback.first_within, now + self.margin), playback.came + self.patience)
 
     def may_wait(self, request_id: str, now: float) -> bool:
-        """See :class:`Policy`."""
+        """See :class:`DeadlinePolicy`."""
         playback = self._playbacks[request_id]
         return playback.until is None and now < playback.came + self.patience
 
     def starts(self, request_id: str, made: float, needed: float, now: float) -> float:
-        """See :class:`Policy`."""
+        """See :class:`DeadlinePolicy`."""
         latest = self._playbacks[request_id].came + self.patience
         return min(made + max(0.0, needed + self.slack), max(made, latest))
 
     def end(self, request_id: str) -> None:
-        """See :class:`Policy`."""
+        """See :class:`DeadlinePolicy`."""
         self._playbacks.pop(request_id, None)
 
 
-def policy_of(reference: str | None) -> Policy | None:
+def policy_of(reference: str | None) -> DeadlinePolicy | None:
     """Make the policy that a stage's ``policy`` names, ``package.module:attribute``; without one, requests are served in their order.
 
     Raises:
@@ -148,8 +148,8 @@ def policy_of(reference: str | None) -> Policy | None:
         raise
     except Exception as error:
         raise ConfigError(f"{advice}; {message_of(error, with_type=True)}") from error
-    if not isinstance(policy, Policy):
-        methods = (name for name in vars(Policy) if not name.startswith("_"))
+    if not isinstance(policy, DeadlinePolicy):
+        methods = (name for name in vars(DeadlinePolicy) if not name.startswith("_"))
         missing = ", ".join(name for name in methods if not callable(getattr(policy, name, None)))
         raise ConfigError(f"{advice}; it made a {type(policy).__name__}, which lacks {missing}")
     return policy

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import define, field
 
 from omni_torch.loop.step_cost import StepCost
-from omni_torch.vocoder.deadlines import Policy
+from omni_torch.vocoder.deadlines import DeadlinePolicy
 
 Piece = TypeVar("Piece")
 
@@ -92,13 +92,13 @@ class _Line(Generic[Piece]):
 
 @define
 class Playout(Generic[Piece]):
-    """Keeps the first pieces of each request's sound until the policy lets them go out (:meth:`Policy.starts`).
+    """Keeps the first pieces of each request's sound until the policy lets them go out (:meth:`DeadlinePolicy.starts`).
 
     Attributes:
         policy: is told of what goes out.
     """
 
-    policy: Policy
+    policy: DeadlinePolicy
     _reach: Reach = field(factory=Reach)
     _lines: dict[str, _Line[Piece]] = field(factory=dict)
     _kept: dict[str, _Line[Piece]] = field(factory=dict)

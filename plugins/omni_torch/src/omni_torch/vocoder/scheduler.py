@@ -82,8 +82,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         growth: frames of a later chunk over those of all before it, between ``initial_chunk`` and ``chunk``. A listener hears no pause if
             frames come 1 + ``growth`` times as fast as they are heard. ``None``: every later chunk has ``chunk`` frames, for fewer passes.
         max_running: requests decoded in one pass, which bounds its memory. By default all that have a whole chunk.
-        policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.vocoder.deadlines.Policy`, or ``None`` for
-            requests in the order in which they came, the default.
+        policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.vocoder.deadlines.DeadlinePolicy`, or ``None``
+            for requests in the order in which they came, the default.
 
     Attributes:
         clock: returns the time in seconds.
