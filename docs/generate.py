@@ -111,6 +111,7 @@ CONTRACTS = {
     "Requests and results": [
         "omni_core.protocol.messages:OmniRequest",
         "omni_core.protocol.messages:StagePayload",
+        "omni_core.protocol.messages:text_of",
         "omni_core.protocol.outputs:TextChunk",
         "omni_core.protocol.outputs:AudioChunk",
         "omni_core.protocol.outputs:TextResult",

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     )
     from omni_core.plugins import PluginRegistry, load_plugins
     from omni_core.processes.process import SupervisedProcess
-    from omni_core.protocol.messages import OmniRequest, StagePayload
+    from omni_core.protocol.messages import OmniRequest, StagePayload, text_of
     from omni_core.protocol.outputs import (
         AudioChunk,
         AudioResult,
@@ -130,7 +130,7 @@ __all__ = [
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
     # Requests and what stages answer
-    "OmniRequest", "StagePayload", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "Segment", "TextChunk",
+    "OmniRequest", "StagePayload", "text_of", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "Segment", "TextChunk",
     "TextResult", "Transcript", "TranscriptChunk", "Word",
     # Errors, and values in their messages
     "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
@@ -187,7 +187,7 @@ _HOMES = {
     ),
     "omni_core.plugins": "PluginRegistry load_plugins",
     "omni_core.processes.process": "SupervisedProcess",
-    "omni_core.protocol.messages": "OmniRequest StagePayload",
+    "omni_core.protocol.messages": "OmniRequest StagePayload text_of",
     "omni_core.protocol.outputs": (
         "AudioChunk AudioResult ImageChunk ImageResult Segment TextChunk TextResult Transcript TranscriptChunk Word"
     ),

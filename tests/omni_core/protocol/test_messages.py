@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import attrs
+import pytest
 
 from omni_core.protocol import messages, operation_messages, process_messages, registry, specs
 from omni_torch.processes import ranks
@@ -19,6 +21,27 @@ def made_in(module: ModuleType) -> list[type]:
         for each in vars(module).values()
         if isinstance(each, type) and attrs.has(each) and each.__module__ == module.__name__
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("Hello there.", "Hello there."),
+        (
+            [
+                {"type": "text", "text": "What"},
+                {"type": "image", "path": "cat.jpg"},
+                {"type": "text", "text": "is it?"},
+            ],
+            "What is it?",
+        ),
+        ([{"type": "audio", "data": b"RIFF"}], ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_the_text_of_a_message_is_that_of_its_parts(content: Any, text: str) -> None:
+    assert messages.text_of({"role": "user", "content": content}) == text
 
 
 def test_every_message_is_registered() -> None:

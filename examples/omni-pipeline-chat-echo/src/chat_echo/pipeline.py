@@ -23,6 +23,7 @@ from omni_core.api import (
     StreamingScheduler,
     TextChunk,
     TextResult,
+    text_of,
 )
 
 
@@ -67,9 +68,7 @@ def listen(payload: StagePayload) -> dict[str, Any]:
     Raises:
         InvalidRequestError: it has no words. Only this request fails, with this message.
     """
-    content = payload.request.inputs["messages"][-1]["content"]
-    parts = [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
-    text = " ".join(parts).strip()
+    text = text_of(payload.request.inputs["messages"][-1]).strip()
     spoken = text.rstrip("?!.")
     if not spoken.split():
         raise InvalidRequestError("there is nothing to say back; give some words with --text")

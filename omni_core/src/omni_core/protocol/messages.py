@@ -6,6 +6,7 @@ Control messages are small and carry no tensor; bulk bytes travel by relay. Thos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -45,6 +46,14 @@ class OmniRequest:
     def without_inputs(self) -> OmniRequest:
         """The same request without its heavy inputs: the form that travels beyond the entry stage."""
         return evolve(self, inputs=None)
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a message of ``inputs["messages"]``: its content, or its parts that are text, joined by spaces."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return " ".join(part["text"] for part in content if part.get("type") == "text")
 
 
 @register
