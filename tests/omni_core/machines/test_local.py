@@ -49,7 +49,10 @@ async def test_a_process_starts_as_a_fork_or_a_fresh_interpreter(
     process = machine.start(spec, lambda process: ended.append(process.spec.name))
     await process.launched
     mains = ("omni_torch.processes.forks.main",) if has_server else ("omni_core.processes.main",)
-    assert any(main in psutil.Process(process.pid).cmdline() for main in mains)
+    async with asyncio.timeout(20):
+        while not (command := psutil.Process(process.pid).cmdline()):  # it begins a moment after the new program
+            await asyncio.sleep(0.01)
+    assert any(main in command for main in mains)
     process.say_stop()
     async with asyncio.timeout(20):
         await process.ended

@@ -420,7 +420,7 @@ try:
     main(sys.argv[1:])
 except SystemExit:
     pass
-heavy = [name for name in ("torch", "transformers", "numpy", "msgpack") if name in sys.modules]
+heavy = [name for name in ("torch", "transformers", "numpy") if name in sys.modules]
 assert not heavy, heavy
 """
 
