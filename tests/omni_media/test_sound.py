@@ -98,12 +98,41 @@ def test_limits_count_what_is_decoded() -> None:
         (b"", "the file is empty"),
         (b"this is no sound at all", "not an audio file"),
         (wav()[:44], "there is no sound in it"),
-        (wav("FLOAT", np.full(RATE, np.nan)), "NaN or infinite"),
+        (wav("FLOAT", np.full(RATE, np.nan)), "the sample at 0.000 s is nan"),
+        (wav("FLOAT", np.full((RATE, 2), [np.inf, -np.inf])), "the sample at 0.000 s is inf"),
+        (wav("FLOAT", np.append(TONE, -1e18)), r"the sample at 2.000 s is -1e\+18; .*from -1 to 1, .*up to 32768"),
+        (wav("DOUBLE", np.append(TONE, 1e30)), r"the sample at 2.000 s is 1e\+30"),
+        (wav("DOUBLE", np.full(RATE, 1e300)), "the sample at 0.000 s is inf"),
+        (wav("FLOAT", np.full((RATE, 2), [1e30, -1e30])), r"the sample at 0.000 s is 1e\+30"),
     ],
 )
 def test_what_is_no_sound_is_named(data: bytes, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"the audio: .*{words}"):
         heard(data)
+
+
+@pytest.mark.parametrize("value", [1e18, np.nan])
+def test_given_samples_must_be_sound_too(value: float) -> None:
+    with pytest.raises(InvalidRequestError, match=r"the audio: the sample at 1\.000 s is"):
+        sound({"samples": np.append(TONE[:RATE], value), "sample_rate": RATE}, RATE)
+
+
+def test_the_scale_of_16_bits_in_floats_is_read() -> None:
+    assert np.abs(heard(wav("FLOAT", TONE / 0.3 * 32_768))).max() == 32_768
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 24_000, 44_100, 48_000])
+@pytest.mark.parametrize("samples", [500, 8_000, 48_777])
+@pytest.mark.parametrize("kind", ["sine", "noise"])
+def test_the_last_packet_of_vorbis_takes_off_what_is_padding(rate: int, samples: int, kind: str) -> None:
+    draw = np.random.default_rng(0)
+    wave = (
+        draw.normal(0, 0.1, samples) if kind == "noise" else 0.3 * np.sin(2 * np.pi * 440 * np.arange(samples) / rate)
+    )
+    file = io.BytesIO()
+    soundfile.write(file, wave, rate, format="OGG", subtype="VORBIS")
+    found = check_media("audio", file.getvalue(), "x", ServerLimits()).seconds
+    assert found == pytest.approx(samples / rate, abs=600 / rate)  # the first packet may begin before the sound
 
 
 def test_a_file_of_very_many_packets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def measured(container: av.container.InputContainer, stream: av.stream.Stream, *
         begun = begun or (packet.is_keyframe and packet.stream == stream)
         if not packet.size or packet.is_discard:  # an edit list leaves frames out, also whole ones that others need
             continue
-        time, length = time_of(packet, stream, len(lengths)), float((packet.duration or 0) * (packet.time_base or 0))
+        time, length = time_of(packet, stream, len(lengths)), length_of(packet)
         end = max(end, time + length)
         if packet.stream != stream or not begun:
             continue
@@ -126,10 +126,21 @@ def measured(container: av.container.InputContainer, stream: av.stream.Stream, *
     times.sort()
     first = times[0]
     if not pictures and all(lengths):  # time stamps may be anything
-        return Measured(sum(lengths), first, end)
+        return Measured(max(sum(lengths), 0.0), first, end)
     shown = last[1] or (median(after - before for before, after in pairwise(times)) if len(times) > 1 else 0.0)
-    seconds = round(times[-1] - first + shown, 6)  # 702.0 - 700.0 of floats is more than 2
+    seconds = max(round(times[-1] - first + shown, 6), 0.0)  # 702.0 - 700.0 of floats is more than 2
     return Measured(seconds, first, max(end, times[-1] + shown), tuple(time - first for time in times))
+
+
+def length_of(packet: av.Packet) -> float:
+    """Return how long a packet is heard or seen, in seconds. It may be negative.
+
+    FFmpeg has the last packet of Ogg, which takes off what is padding, in unsigned 32 bits.
+    """
+    ticks = packet.duration or 0
+    if packet.stream.type == "audio" and 2**31 <= ticks < 2**32:
+        ticks -= 2**32
+    return float(ticks * (packet.time_base or 0))
 
 
 def time_of(piece: av.Packet | av.VideoFrame, stream: av.stream.Stream, number: int) -> float:

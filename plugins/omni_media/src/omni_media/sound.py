@@ -17,6 +17,9 @@ from omni_media.source import LIMITS, Limits, MediaSource, source_of
 
 Samples = npt.NDArray[np.float32]
 
+LOUDEST = 2.0**15
+"""The largest sample that is read. Sound is within 1; some writers leave 16-bit values in floats."""
+
 
 def sound(part: Mapping[str, Any] | MediaSource, rate: int, limits: Limits = LIMITS) -> Samples:
     """Decode the sound of a content part, or the sound track of a video.
@@ -33,7 +36,8 @@ def sound(part: Mapping[str, Any] | MediaSource, rate: int, limits: Limits = LIM
         float32 ``[n]``, the average of the channels.
 
     Raises:
-        InvalidRequestError: no sound, damaged, empty, not finite, or over a limit (RequestTooLargeError); the message names the part.
+        InvalidRequestError: no sound, damaged, empty, not finite, beyond :data:`LOUDEST`, or over a limit
+            (RequestTooLargeError); the message names the part.
     """
     source = source_of(part, "audio")
     track = SoundTrack(source, limits)
@@ -90,16 +94,22 @@ class SoundTrack:
         return sum(count / rate for rate, count in self._counts.items())
 
     def add(self, frame: Any) -> None:
-        """Add a decoded piece. Raises RequestTooLargeError: it is over a limit."""
+        """Add a decoded piece. Raises InvalidRequestError: it is no sound, or over a limit (RequestTooLargeError)."""
         if self.start is None:
             self.start = float(frame.time or 0.0)
         self._add(_floats(frame), frame.sample_rate)
 
     def add_samples(self, samples: Samples, rate: int) -> None:
-        """Add samples ``[n]`` or ``[n, channels]``. Raises RequestTooLargeError: they are over a limit."""
+        """Add samples ``[n]`` or ``[n, channels]``. Raises as :meth:`add`."""
         self._add(samples, rate)
 
     def _add(self, samples: Samples, rate: int) -> None:
+        wrong = ~(np.abs(samples) <= LOUDEST)  # NaN too
+        if wrong.any():
+            at, value = self.seconds + np.argwhere(wrong)[0][0] / rate, samples[wrong][0]
+            raise self._source.fail(
+                f"the sample at {at:.3f} s is {value:g}; samples must be from -1 to 1, and are read up to {LOUDEST:g}"
+            )
         self._counts[rate] = self._counts.get(rate, 0) + len(samples)
         self.check_length(self.seconds)
         self._source.spend("request_samples", samples.size, self._limits)
@@ -120,13 +130,11 @@ class SoundTrack:
         """Return all of it at ``rate`` Hz.
 
         Raises:
-            InvalidRequestError: there is none, or it is not finite.
+            InvalidRequestError: there is none.
         """
         runs = [(own, np.concatenate(pieces)) for own, pieces in self._runs]
         if not sum(len(samples) for _, samples in runs):
             raise self._source.fail("there is no sound in it, or it is damaged: 0 samples")
-        if not all(np.isfinite(samples).all() for _, samples in runs):
-            raise self._source.fail("the sound holds NaN or infinite samples")
         made = [each if own == rate else soxr.resample(each, own, rate, quality="HQ") for own, each in runs]
         return np.ascontiguousarray(made[0] if len(made) == 1 else np.concatenate(made), dtype=np.float32)
 
@@ -149,4 +157,5 @@ def _floats(frame: av.AudioFrame) -> Samples:
         return samples.astype(np.float32) / np.float32(2.0 ** (8 * kind.itemsize - 1))
     if kind.kind == "u":
         return (samples.astype(np.float32) - 128.0) / 128.0
-    return samples.astype(np.float32)
+    with np.errstate(over="ignore"):  # it becomes infinite
+        return samples.astype(np.float32)
