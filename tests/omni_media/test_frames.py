@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,14 +79,35 @@ def turned(data: bytes, matrix: tuple[int, int, int, int]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("matrix", "turns"), [((1, 0, 0, 1), 0), ((0, 1, -1, 0), -1), ((-1, 0, 0, -1), 2), ((0, -1, 1, 0), 1)]
+    ("matrix", "shown"),
+    [
+        ((1, 0, 0, 1), lambda frame: frame),
+        ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),
+        ((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2)),
+        ((0, -1, 1, 0), lambda frame: np.rot90(frame, 1)),
+        ((-1, 0, 0, 1), np.fliplr),
+        ((1, 0, 0, -1), np.flipud),
+        ((0, 1, 1, 0), lambda frame: frame.swapaxes(0, 1)),
+        ((0, -1, -1, 0), lambda frame: np.rot90(frame, 2).swapaxes(0, 1)),
+        ((0, 0, 0, 0), lambda frame: frame),
+        ((-32768, 0, 0, 32767), np.fliplr),
+    ],
 )
-def test_videos_of_telephones_are_upright(matrix: tuple[int, int, int, int], turns: int) -> None:
-    """The matrix of a recording in portrait turns it by 90 degrees clockwise; see ISO/IEC 14496-12, 8.3.2."""
+def test_videos_of_telephones_are_upright(
+    matrix: tuple[int, int, int, int], shown: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+) -> None:
+    """The matrix of a recording in portrait turns it by 90 degrees clockwise, others mirror; see ISO/IEC 14496-12, 8.3.2."""
     data = pictured(STEADY, form="mp4", codec="mpeg4", size=(64, 32))
     plain = frames({"data": data}).frames
     found = frames({"data": turned(data, matrix)}).frames
-    assert np.array_equal(found, np.rot90(plain, turns, axes=(1, 2)))
+    assert np.array_equal(found, [shown(frame) for frame in plain])
+
+
+@pytest.mark.parametrize("fps", [0, -2.0, np.nan, np.inf, 1e-320])
+@pytest.mark.parametrize("part", [{"data": pictured(STEADY)}, {"frames": np.zeros((2, 32, 32, 3), np.uint8)}])
+def test_a_rate_that_is_none_is_named(part: dict[str, Any], fps: float) -> None:
+    with pytest.raises(InvalidRequestError, match=r"the video: `fps` must be a finite number above 0, is "):
+        frames(part, fps=fps)
 
 
 @pytest.mark.parametrize("begin", [0.0, 1.0])

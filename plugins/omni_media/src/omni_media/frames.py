@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
+from math import ceil, isfinite
 from typing import IO, Any
 
 import av
@@ -60,9 +60,12 @@ def frames(
             said; may raise RequestTooLargeError.
 
     Raises:
-        InvalidRequestError: not a video, damaged, truncated, or over a limit (RequestTooLargeError); the message names the part.
+        InvalidRequestError: not a video, damaged, truncated, ``fps`` is no rate, or over a limit
+            (RequestTooLargeError); the message names the part.
     """
     source = source_of(part, "video")
+    if not (fps > 0 and isfinite(fps) and isfinite(1 / fps)):
+        raise source.fail(f"`fps` must be a finite number above 0, is {fps}")
     given = source.part.get("frames")
     if given is not None:
         array = np.asarray(given)
@@ -180,7 +183,7 @@ class _Reader:
                 self.source.check_sides(*self.size)
                 self.fits(len(self.wanted), frame.height, frame.width)
         pixels = frame.to_ndarray(format="rgb24", width=self.size[0], height=self.size[1])
-        taken.extend([self.resize(np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90))))] * times)
+        taken.extend([self.resize(np.ascontiguousarray(_upright(pixels, frame)))] * times)
 
     def _placed(self, sound: SoundTrack, rate: int | None) -> Samples | None:
         """Return the sound with its first sample at the first frame: silence before a track that begins later."""
@@ -191,3 +194,17 @@ class _Reader:
         samples = sound.resampled(rate)
         early = round(-late * rate)
         return samples[early:] if early > 0 else np.pad(samples, (-early, 0))
+
+
+def _upright(pixels: Frames, frame: av.VideoFrame) -> Frames:
+    """Return pixels as the display matrix of a frame places them, to the nearest quarter turn; it may mirror them too.
+
+    The matrix is ``a b u, c d v, x y w``: a pixel at x, y is shown at ``a x + c y``, ``b x + d y``.
+    """
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return pixels
+    a, b, _, c, d = np.frombuffer(matrix, np.int32).tolist()[:5]
+    if max(abs(b), abs(c)) > max(abs(a), abs(d)):
+        pixels, a, d = pixels.swapaxes(0, 1), c, b
+    return pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]
