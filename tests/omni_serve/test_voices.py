@@ -66,7 +66,7 @@ async def test_a_voice_from_upload_to_deletion(client: openai.AsyncOpenAI, http:
 @pytest.mark.parametrize(
     ("recording", "words"),
     [
-        (np.full(RATE, np.nan, np.float32), "NaN or infinite"),
+        (np.full(RATE, np.nan, np.float32), "is nan"),
         (np.zeros(700, np.float32), "29 ms of sound; at least 50 ms"),
     ],
 )
