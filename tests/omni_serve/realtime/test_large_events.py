@@ -223,7 +223,7 @@ async def test_the_text_of_speech_sockets_counts_too(pipe: AsyncPipe) -> None:
 
 
 async def test_an_event_has_as_many_images_and_recordings_as_a_request(pipe: AsyncPipe) -> None:
-    sound = {"type": "input_audio", "audio": "AAAA"}
+    sound = {"type": "input_audio", "audio": base64.b64encode(bytes(4800)).decode()}
     app = create_app(pipe, Settings(limits=Limits(media_parts=3)))
     async with socket_to(app, "/v1/realtime") as socket:
         await socket.receive_json()

@@ -9,7 +9,8 @@ import asyncio
 import io
 import re
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import define
@@ -20,7 +21,7 @@ import omni_media.containers
 import omni_media.images
 from omni_core.api import ConfigError, InvalidRequestError, MediaPolicy, RequestTooLargeError
 from omni_media.api import Limits as DecodingLimits
-from omni_media.api import MediaSource, sound
+from omni_media.api import MediaSource, images, sound
 from omni_media.containers import TooManyPacketsError, measured, stream_of
 from omni_media.reader import Reader
 from omni_serve.encoders import PCM_RATE, wav_header
@@ -256,15 +257,32 @@ def check_sound(data: bytes, where: str, limits: Limits, least_seconds: float = 
     check_media("audio", data, where, limits)
     rate = 16_000
     bounds = DecodingLimits(max_audio_seconds=limits.audio_seconds, max_file_mb=int(limits.media_mib) + 1)
-    try:
+    with _decoding("audio", where):
         samples = sound(MediaSource("recording", {"data": data}, where), rate, bounds)
-    except RequestTooLargeError as error:
-        raise _too_large(str(error), where) from None
-    except InvalidRequestError as error:
-        raise invalid(str(error), where, "invalid_audio") from None
     if len(samples) < least_seconds * rate:
         here, least = 1000 * len(samples) / rate, 1000 * least_seconds
         raise invalid(f"{where}: {here:.0f} ms of sound; at least {least:.0f} ms are needed", where, "invalid_audio")
+
+
+def check_image(data: bytes, where: str, limits: Limits) -> None:
+    """Decode an image that is kept, so that what cannot be seen is refused at once. :func:`check_media` has taken it.
+
+    Raises:
+        ApiError: 400: damaged, truncated, or one side is too long beside the other.
+    """
+    bounds = DecodingLimits(max_image_pixels=limits.image_pixels, max_request_pixels=limits.image_pixels)
+    with _decoding("image", where):
+        images(MediaSource("image", {"data": data}, where), bounds)
+
+
+@contextmanager
+def _decoding(kind: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except RequestTooLargeError as error:
+        raise _too_large(str(error), where) from None
+    except InvalidRequestError as error:
+        raise invalid(str(error), where, f"invalid_{kind}") from None
 
 
 def _plain_wave(data: bytes) -> Media | None:

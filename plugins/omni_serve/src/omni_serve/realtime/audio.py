@@ -21,6 +21,9 @@ AudioType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 INPUT_RATE = 16_000
 """Of what pipelines hear: every speech encoder in use takes this rate, and so do voice detectors."""
 
+LEAST_MS = 100
+"""The shortest recording that is taken, as by OpenAI."""
+
 LAW_RATE = 8_000
 """Of G.711."""
 

@@ -8,12 +8,11 @@ from attrs import define, field, frozen
 
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, invalid
-from omni_serve.realtime.audio import INPUT_RATE, InputAudio
+from omni_serve.realtime.audio import INPUT_RATE, LEAST_MS, InputAudio
 from omni_serve.realtime.buffer import InputBuffer
 from omni_serve.realtime.config import AudioInput
 from omni_serve.realtime.vad import Detector, TurnDetector
 
-_LEAST_MS = 100
 _BEFORE_MS = 500
 """Sound before a turn that is kept beyond its prefix: a detector finds out late that a voice has begun."""
 
@@ -124,9 +123,9 @@ class InputTurns:
             ApiError: 400, it is too short to be one.
         """
         self._buffer.add(self._sound.flush())
-        if self.seconds * 1000 < _LEAST_MS:
+        if self.seconds * 1000 < LEAST_MS:
             raise invalid(
-                f"Error committing input audio buffer: buffer too small. Expected at least {_LEAST_MS}ms of audio, but buffer "
+                f"Error committing input audio buffer: buffer too small. Expected at least {LEAST_MS}ms of audio, but buffer "
                 f"only has {self.seconds * 1000:.0f}ms of audio.",
                 None,
                 "input_audio_buffer_commit_empty",

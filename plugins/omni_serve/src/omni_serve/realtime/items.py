@@ -13,7 +13,7 @@ from omni_core.api import shown
 from omni_serve.conversations import Messages, add_call, add_result, add_texts
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
-from omni_serve.realtime.audio import INPUT_RATE, InputAudio, Wire, from_base64, from_wav, wav
+from omni_serve.realtime.audio import INPUT_RATE, LEAST_MS, InputAudio, Wire, from_base64, from_wav, wav
 
 BETA_PARTS = {"text": "output_text", "audio": "output_audio"}
 """Types of an assistant's parts in the beta API, and their names now."""
@@ -120,16 +120,16 @@ def recording(text: str, wire: Wire, where: str, most_bytes: int) -> bytes:
     """Return the sound of an item, which a client has sent as base64, as a file. It takes a while for a long one.
 
     Raises:
-        ApiError: 400, it is none; 413, it is over the limit of an item.
+        ApiError: 400, it is none, or shorter than :data:`LEAST_MS`; 413, it is over the limit of an item.
     """
     raw = from_base64(text, where)
-    if wire.milliseconds(len(raw)) * INPUT_RATE * 2 / 1000 > most_bytes:
+    length = wire.milliseconds(len(raw))
+    if length < LEAST_MS:
+        raise invalid(f"{where}: {length:.0f} ms of sound; at least {LEAST_MS} ms are needed", where, "invalid_value")
+    if length * INPUT_RATE * 2 / 1000 > most_bytes:
         raise too_large(where, most_bytes)
     sound = InputAudio(wire)
-    samples = [sound.write(raw), sound.flush()]
-    if not any(len(each) for each in samples):
-        raise invalid(f"{where}: there is no sound in it", where, "invalid_value")
-    return wav(np.concatenate(samples))
+    return wav(np.concatenate([sound.write(raw), sound.flush()]))
 
 
 def too_large(where: str, most_bytes: int) -> ApiError:

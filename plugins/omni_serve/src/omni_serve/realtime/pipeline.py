@@ -13,7 +13,7 @@ from omni_serve.auth import Key
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import ignore
-from omni_serve.media import check_media, read_messages
+from omni_serve.media import check_image, read_messages, share_of
 from omni_serve.realtime.actions import Start, Transcribe
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import NamedTool, Offer, ServerVad, SessionConfig
@@ -104,7 +104,9 @@ class Turns:
                 metadata.setdefault(stage.affinity_key, self.session)
 
     async def read_media(self, event: dict[str, Any], wire: Wire) -> None:
-        """Put bytes in place of the images and recordings of an event's items: images are checked, recordings become files.
+        """Put bytes in place of the images and recordings of an event's items: images are decoded once, recordings become files.
+
+        What a pipeline would refuse must not get into a conversation: every later reply reads it too.
 
         Raises:
             ApiError: 400 or 413.
@@ -119,13 +121,27 @@ class Turns:
                 image = {"type": "image_url", "image_url": {"url": part.get("image_url")}}
                 try:
                     read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
-                    data, place = read[0]["content"][0]["data"], "messages[0].content[0]"
-                    await asyncio.to_thread(check_media, "image", data, place, self.server.settings.limits)
+                    await self._check(read)
                 except ApiError as error:
                     raise _of_event(error, where) from None
-                part["image_url"] = data
+                part["image_url"] = read[0]["content"][0]["data"]
             elif part.get("type") == "input_audio" and isinstance(text := part.get("audio"), str):
-                part["audio"] = await asyncio.to_thread(recording, text, wire, f"{where}.audio", most)
+                part["audio"] = data = await asyncio.to_thread(recording, text, wire, f"{where}.audio", most)
+                try:
+                    await self._check([{"role": "user", "content": [{"type": "audio", "data": data}]}])
+                except ApiError as error:
+                    raise _of_event(error, f"{where}.audio") from None
+
+    async def _check(self, messages: list[dict[str, Any]]) -> None:
+        """Check the only part of messages as a reply will, and decode an image: its pixels count as those of requests."""
+        limits, part = self.server.settings.limits, messages[0]["content"][0]
+        share = await share_of({"messages": messages}, limits)
+        if part["type"] == "image":
+            room = await self.server.media.take(self.key, share)
+            try:
+                await asyncio.to_thread(check_image, part["data"], "messages[0].content[0]", limits)
+            finally:
+                room.leave()
 
 
 def _parts(event: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
