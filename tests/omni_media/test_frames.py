@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from media_files import RATE, TONE, numbers, pictured
@@ -100,6 +101,21 @@ def test_videos_of_telephones_are_upright(
     data = pictured(STEADY, form="mp4", codec="mpeg4", size=(64, 32))
     plain = frames({"data": data}).frames
     found = frames({"data": turned(data, matrix)}).frames
+    assert np.array_equal(found, [shown(frame) for frame in plain])
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"), [("rotate=90", lambda frame: np.rot90(frame, 1)), ("flip=horizontal", np.fliplr)]
+)
+def test_a_stream_may_say_once_how_it_is_turned(
+    said: str, shown: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+) -> None:
+    data = pictured(STEADY, form="h264", codec="libx264", size=(64, 32))
+    with av.open(io.BytesIO(data), format="h264") as file:
+        track = file.streams.video[0]
+        turn = av.BitStreamFilterContext(f"h264_metadata=display_orientation=insert:{said}", in_stream=track)
+        made = b"".join(bytes(out) for each in file.demux(track) for out in turn.filter(each if each.size else None))
+    plain, found = frames({"data": data}).frames, frames({"data": made}).frames
     assert np.array_equal(found, [shown(frame) for frame in plain])
 
 

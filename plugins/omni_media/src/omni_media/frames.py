@@ -149,6 +149,7 @@ class _Reader:
     wanted: list[float]
     start: float
     size: tuple[int, int] | None = None
+    matrix: Any = None
 
     def read(self, container: av.container.InputContainer, fps: float, sound_rate: int | None) -> Video:
         track = stream_of(container, "video")
@@ -177,13 +178,14 @@ class _Reader:
             times += 1
         if not times:
             return
-        if self.size is None:  # all are made as large as the first: a stream may change its size
+        if self.size is None:  # all are shown as the first: a stream may change its size, and say once how it is turned
             self.size = frame.width, frame.height
+            self.matrix = frame.side_data.get("DISPLAYMATRIX")
             if self.size != (track.width, track.height):
                 self.source.check_sides(*self.size)
                 self.fits(len(self.wanted), frame.height, frame.width)
         pixels = frame.to_ndarray(format="rgb24", width=self.size[0], height=self.size[1])
-        taken.extend([self.resize(np.ascontiguousarray(_upright(pixels, frame)))] * times)
+        taken.extend([self.resize(np.ascontiguousarray(_upright(pixels, self.matrix)))] * times)
 
     def _placed(self, sound: SoundTrack, rate: int | None) -> Samples | None:
         """Return the sound with its first sample at the first frame: silence before a track that begins later."""
@@ -196,12 +198,11 @@ class _Reader:
         return samples[early:] if early > 0 else np.pad(samples, (-early, 0))
 
 
-def _upright(pixels: Frames, frame: av.VideoFrame) -> Frames:
-    """Return pixels as the display matrix of a frame places them, to the nearest quarter turn; it may mirror them too.
+def _upright(pixels: Frames, matrix: Any) -> Frames:
+    """Return pixels as the display matrix of a frame, if there is one, places them, to the nearest quarter turn; it may mirror them too.
 
-    The matrix is ``a b u, c d v, x y w``: a pixel at x, y is shown at ``a x + c y``, ``b x + d y``.
+    The matrix, of nine int32, is ``a b u, c d v, x y w``: a pixel at x, y is shown at ``a x + c y``, ``b x + d y``.
     """
-    matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return pixels
     a, b, _, c, d = np.frombuffer(matrix, np.int32).tolist()[:5]
