@@ -52,8 +52,9 @@ def _headers(given: dict[str, str]) -> list[tuple[bytes, bytes]]:
 @asynccontextmanager
 async def socket_to(app: ASGIApp, path: str, accepted: bool = True, **headers: str) -> AsyncIterator[Connection]:
     """A WebSocket; it is accepted unless the test looks at the refusal."""
+    path, _, query = path.partition("?")
     scope = {
-        "type": "websocket", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "ws",
+        "type": "websocket", "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "scheme": "ws",
         "headers": _headers({name.replace("_", "-"): value for name, value in headers.items()}), "subprotocols": [],
         "extensions": {"websocket.http.response": {}}, "client": ("test", 1), "server": ("test", 80), "asgi": {"version": "3.0"},
     }  # fmt: skip

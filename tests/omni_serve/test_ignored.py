@@ -49,6 +49,7 @@ def said(content: Any, **fields: Any) -> dict[str, Any]:
         (CHAT, {"mm_processor_kwargs": {"fps": 1}}, "mm_processor_kwargs.fps"),
         (CHAT, {"n": 1, "user": "me", "metadata": {"a": "b"}, "temperature": None, "frobnicate": None}, None),
         (CHAT, {"parallel_tool_calls": False}, "parallel_tool_calls"),
+        (CHAT, {"": 1, "top_a": 0.5, "speed": 2}, "?, top_a, speed"),
         (CHAT, {"tools": [{"type": "function", "function": LOOK, "cache_control": {}}]}, "tools[].cache_control"),
         (CHAT, {"tools": [{"type": "function", "function": {**LOOK, "strict": True, "parameters": {
             "type": "object", "properties": {"at": {"type": "string", "format": "date"}}}}}]},
@@ -156,6 +157,38 @@ def test_thousands_of_names_cost_no_more_than_a_few() -> None:
     assert copy_context().run(given) == ignored.MOST
 
 
-def test_what_is_misspelt_is_refused() -> None:
-    with pytest.raises(ApiError, match="did you mean 'temperature'"):
-        ignored.check_fields({"temprature": 1}, ["temperature", "top_p"])
+@on_the_loop
+@pytest.mark.parametrize(
+    ("path", "name", "meant"),
+    [
+        (CHAT, "response_fromat", "response_format"),
+        (CHAT, "logprob", "logprobs"),
+        (CHAT, "max_output_token", "max_output_tokens"),
+        (CHAT, "frequency_penality", "frequency_penalty"),
+        (CHAT, "stage_samplings", "stage_sampling"),
+        (CHAT, "mm_procesor_kwargs", "mm_processor_kwargs"),
+        (RESPONSES, "instruction", "instructions"),
+        (RESPONSES, "inputs", "input"),
+        (RESPONSES, "extra_bdy", "extra_body"),
+        (RESPONSES, "text", "text.format"),
+    ],
+)
+async def test_a_misspelt_name_is_refused(http: httpx2.AsyncClient, path: str, name: str, meant: str) -> None:
+    usual = said("one") if path == CHAT else {"input": "one"}
+    answer = await http.post(path, json={"model": "tones", **usual, name: {"formta": 1}})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["message"].endswith(f"there is no such field; did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *(("temprature", "temperature"), ("TEMPERATURE", "temperature"), (" temperature ", "temperature")),
+        *(("top-p", "top_p"), ("top p", "top_p"), ("topP", "top_p"), ("maxTokens", "max_tokens")),
+        *(("modle", "model"), ("langauge", "language"), ("inpt", "input")),
+    ],
+)
+def test_what_is_misspelt_is_refused(name: str, meant: str) -> None:
+    known = ["temperature", "top_p", "top_k", "max_tokens", "model", "language", "input"]
+    with pytest.raises(ApiError, match=f"did you mean '{meant}'"):
+        ignored.check_fields({name: 1}, known)

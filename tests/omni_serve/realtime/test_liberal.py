@@ -178,6 +178,17 @@ async def test_the_intent_of_a_connection(pipe: AsyncPipe) -> None:
 
 
 @on_the_loop
+@pytest.mark.parametrize(
+    ("query", "named"), [("intent=foo", "'conversation' or 'transcription'"), ("modle=x", "'model'")]
+)
+async def test_a_query_that_asks_for_something_else(app: Application, query: str, named: str) -> None:
+    async with socket_to(app, f"/v1/realtime?{query}") as socket:
+        event = await socket.receive_json()
+        assert (event["type"], event["error"]["param"]) == ("error", query.partition("=")[0])
+        assert named in event["error"]["message"]
+
+
+@on_the_loop
 async def test_a_call_that_must_be_made(app: Application) -> None:
     async with socket_to(app, "/v1/realtime") as socket:
         await socket.receive_json()

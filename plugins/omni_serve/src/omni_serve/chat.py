@@ -6,7 +6,7 @@ import asyncio
 import base64
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
@@ -97,8 +97,17 @@ class Chat:
     created: int = field(factory=lambda: int(time.time()))
 
     @classmethod
-    async def make(cls, server: Server, request: Request, asked: ChatRequest) -> Chat:
+    async def make(
+        cls,
+        server: Server,
+        request: Request,
+        asked: ChatRequest,
+        fields: Iterable[str] = tuple(ChatRequest.model_fields),
+    ) -> Chat:
         """Check a request and translate it for the pipeline.
+
+        Args:
+            fields: what the client may name beside parameters.
 
         Raises:
             ApiError: the request is at fault.
@@ -109,11 +118,11 @@ class Chat:
         outputs = server.interface.outputs
         speech, modalities = _modalities(asked, outputs)
         extra = (
-            merged(asked.model_extra, asked.extra_body, ChatRequest.model_fields)
+            merged(asked.model_extra, asked.extra_body, {*ChatRequest.model_fields, *fields})
             if asked.extra_body
             else asked.model_extra
         )
-        parameters = server.parameters.read(extra or {}, ChatRequest.model_fields)
+        parameters = server.parameters.read(extra or {}, fields)
         tools = ToolOptions.read(
             server.interface, server.settings.limits, asked.tools, asked.tool_choice, asked.parallel_tool_calls
         )

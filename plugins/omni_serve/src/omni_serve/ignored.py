@@ -65,9 +65,9 @@ def check_unknown(name: str, known: Iterable[str], where: str = "") -> None:
     names = _names.get() or {}
     if len(names) >= MOST or _plain(path) in names:
         return
-    near = get_close_matches(name, known, 1, _NEAR) if len(name) <= _CHARACTERS else []
-    if near and near[0] != name:
-        raise invalid(f"{path}: there is no such field; did you mean {near[0]!r}?", path, "unknown_parameter")
+    near = _nearest(name, known) if len(name) <= _CHARACTERS else None
+    if near not in (None, name):
+        raise invalid(f"{path}: there is no such field; did you mean {near!r}?", path, "unknown_parameter")
     ignore(path)
 
 
@@ -95,6 +95,24 @@ def check_inside(model: BaseModel, where: str = "") -> None:
                 check_inside(each, inner)
 
 
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return which of ``known`` a name is, misspelt or written another way, such as ``maxTokens``, ``top-p`` or ``modle``."""
+    by_letters = {_letters(each): each for each in known}
+    letters = _letters(name)
+    swaps = (letters[:at] + letters[at : at + 2][::-1] + letters[at + 2 :] for at in range(len(letters)))
+    same = [by_letters[each] for each in (letters, *swaps) if each in by_letters]
+    near = same or get_close_matches(name, by_letters.values(), 1, _NEAR)
+    near = near or [by_letters[each] for each in get_close_matches(letters, by_letters, 1, _NEAR)]
+    return near[0] if near else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
 def _plain(path: str) -> str:
     """Return a path that may stand in a header and in the log, the same for all items of a list."""
-    return re.sub(r"[^\w.\[\]-]", "?", re.sub(r"\[\d+\]", "[]", path[:PARAM_CHARACTERS])[:_CHARACTERS], flags=re.ASCII)
+    return (
+        re.sub(r"[^\w.\[\]-]", "?", re.sub(r"\[\d+\]", "[]", path[:PARAM_CHARACTERS])[:_CHARACTERS], flags=re.ASCII)
+        or "?"
+    )

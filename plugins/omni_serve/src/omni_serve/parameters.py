@@ -45,6 +45,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop": ([],),
     "task": ("transcribe",),
     "diarize": (False, "false"),
+    "speed": (1, 1.0),  # of speech: no misspelt `seed`
 }
 """Values that change nothing, by parameter: they are not even named where the pipeline does not know the parameter."""
 
@@ -66,6 +67,8 @@ _NEEDED = frozenset(
     }
 )
 """Parameters without which an answer would be another one than was asked for, or would lack a part: they are honoured or refused."""
+
+_OF_STAGES, _OF_MEDIA = "stage_sampling", "mm_processor_kwargs"
 
 _CONTAINERS = ("text", "reasoning", "include")
 """Parameters that hold several: an object's keys, or the texts of a list."""
@@ -138,12 +141,7 @@ class ParameterNames:
     def reads(self, name: str) -> bool:
         """Return if the pipeline honours a parameter of this name."""
         length = name in LENGTHS and self._length is not None
-        return (
-            length
-            or name in self._params
-            or name in self._metadata
-            or name in ("stage_sampling", "mm_processor_kwargs")
-        )
+        return length or name in self._params or name in self._metadata or name in (_OF_STAGES, _OF_MEDIA)
 
     def read(
         self, given: Mapping[str, Any], fields: Iterable[str] = (), neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL
@@ -168,9 +166,9 @@ class ParameterNames:
                 params[self._length.name] = min(most, params.get(self._length.name, most))
             elif name in self._params:
                 params[name] = value
-            elif name == "stage_sampling":
+            elif name == _OF_STAGES:
                 self._stages(value, params)
-            elif name == "mm_processor_kwargs":
+            elif name == _OF_MEDIA:
                 self._media(value, metadata)
             elif name in self._metadata:
                 if name in metadata:
@@ -182,7 +180,7 @@ class ParameterNames:
 
     def _stages(self, value: Any, params: dict[str, Any]) -> None:
         """Take ``{"thinker": {...}}``: parameters by group, by stage or by role."""
-        where = "stage_sampling"
+        where = _OF_STAGES
         for name, group in _mapping(value, where, "a mapping of stages to their parameters").items():
             if name not in self._group_of:
                 raise invalid(
@@ -201,7 +199,7 @@ class ParameterNames:
             given.update(group)
 
     def _media(self, value: Any, metadata: dict[str, Any]) -> None:
-        where = "mm_processor_kwargs"
+        where = _OF_MEDIA
         for name, each in _mapping(value, where, "a mapping").items():
             if name not in self._metadata:
                 check_unknown(name, self._metadata, where)
@@ -223,7 +221,7 @@ def ignore_parameter(
     """Ignore a parameter that is not honoured.
 
     Args:
-        known: the names of those that are.
+        known: the names of those that are. A name near to one that would be refused or is neutral is misspelt, too.
         neutral: values that change nothing, by parameter.
         where: the path of its object.
 
@@ -244,7 +242,7 @@ def ignore_parameter(
     elif name in neutral:
         ignore(path)
     else:
-        check_unknown(name, known, where)
+        check_unknown(name, [*known, *_NEEDED, *neutral, _OF_STAGES, _OF_MEDIA], where)
 
 
 def _mapping(value: Any, where: str, title: str) -> Mapping[str, Any]:

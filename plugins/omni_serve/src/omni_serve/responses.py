@@ -85,7 +85,8 @@ async def create_response(request: Request) -> Response:
         }
     )
     try:
-        answer = _Answer(asked, items, await Chat.make(server, request, chat_request))
+        chat = await Chat.make(server, request, chat_request, (*ResponsesRequest.model_fields, "extra_body"))
+        answer = _Answer(asked, items, chat)
     except ApiError as error:
         raise items.in_their_words(error) from None
     if asked.stream:

@@ -12,9 +12,11 @@ from fastapi import APIRouter
 from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
+from omni_core.api import shown
 from omni_serve.auth import presented, subprotocol
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.ignored import check_fields
 from omni_serve.json_input import check_text, read_event
 from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
 from omni_serve.realtime.audio import from_base64
@@ -61,10 +63,17 @@ def _session(server: Server, socket: WebSocket) -> Session:
     """Return the session that a client asks for, with the configuration of its short-lived key."""
     offer, limits = offer_of(server, key_of(socket)), server.settings.realtime
     patch = server.realtime.config_of(presented(socket.scope["headers"]))
-    if socket.query_params.get("intent") == "transcription":
+    query = socket.query_params
+    check_fields(query, ("model", "intent"))
+    intent = query.get("intent")
+    if intent == "transcription":
         patch = {**patch, "type": "transcription"}
+    elif intent not in (None, "conversation"):
+        raise invalid(
+            f"intent: must be 'conversation' or 'transcription', is {shown(intent)}", "intent", "invalid_value"
+        )
     config = updated(offer.first(), patch, offer)
-    model = socket.query_params.get("model") or config.model or server.model
+    model = query.get("model") or config.model or server.model
     server.check_model(model)
     config = config.model_copy(update={"model": model})
     expires = int(time.time() + limits.session_seconds)
