@@ -192,9 +192,11 @@ stages:
 LEGACY = """\
 stage_args:
   - stage_id: 0
+    stage_type: llm
     runtime: {process: true, devices: "0", max_batch_size: 2}
     engine_args:
       model_stage: thinker
+      hf_config_name: thinker_config
       model_arch: SpeakerModel
       worker_type: ar
       scheduler_cls: vllm_omni.core.sched.omni_generation_scheduler.OmniGenerationScheduler
@@ -222,6 +224,11 @@ runtime:
   defaults: {window_size: -1, max_inflight: 1}
   edges: [{from: 0, to: 1, window_size: -1}, {from: 1, to: 2}]
 """
+
+
+def test_a_stage_of_another_kind(vllm: Convert) -> None:
+    (refused,) = vllm(LEGACY.replace("stage_type: llm", "stage_type: diffusion")).of("refused")
+    assert refused.leaf.name.endswith("stage_type"), refused
 
 
 def test_the_older_schema(vllm: Convert, tmp_path: Path, every_key_once: Any) -> None:

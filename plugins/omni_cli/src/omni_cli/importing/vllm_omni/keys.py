@@ -40,6 +40,8 @@ STAGE: dict[str, Rule] = {
     "hf_overrides": refused("change config.json in a copy of the checkpoint's folder, and name that folder as model_path"),
     "model_arch": rules.architecture,
     "model_stage": noted("stages are matched by their stage_id"),
+    "hf_config_name": noted("each stage reads its own part of config.json"),
+    "stage_type": refused("this pipeline has no stage of this kind", **{'"llm"': "the kind of a stage is the pipeline's own"}),
     # the pipeline's own: checked, not set
     "engine_input_source": rules.sources,
     "engine_output_type": rules.output_type,
