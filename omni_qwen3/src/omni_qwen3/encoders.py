@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -130,21 +129,15 @@ class EncoderScheduler(SimpleScheduler):
         self._cache.clear()
 
 
-def encoder_stage(
-    kind: Callable[[str, str, str, int], Encoder],
-    model_path: str,
-    device: str = "cpu",
-    dtype: str = "float32",
-    cache_mb: int = 256,
+def create_image_encoder(
+    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
-    """Make an encoder stage.
-
-    Args:
-        kind: its class, such as :class:`ImageEncoder`.
-        cache_mb: MiB of encoder outputs kept for media that are sent again.
-    """
-    return EncoderScheduler(kind(model_path, device, dtype, cache_mb))
+    """Make the stage of images and videos. ``cache_mb``: MiB of encoder outputs kept for media that are sent again."""
+    return EncoderScheduler(ImageEncoder(model_path, device, dtype, cache_mb))
 
 
-create_image_encoder = partial(encoder_stage, ImageEncoder)
-create_audio_encoder = partial(encoder_stage, AudioEncoder)
+def create_audio_encoder(
+    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
+) -> EncoderScheduler:
+    """Make the stage of sound. ``cache_mb``: as for images."""
+    return EncoderScheduler(AudioEncoder(model_path, device, dtype, cache_mb))

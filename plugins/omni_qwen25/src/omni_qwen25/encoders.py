@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 
 from omni_qwen3 import encoders
-from omni_qwen3.encoders import encoder_stage
+from omni_qwen3.encoders import EncoderScheduler
 from omni_qwen25.config import read_config
 from omni_qwen25.networks import load_part
 
@@ -35,5 +34,15 @@ class AudioEncoder(encoders.AudioEncoder):
         return found
 
 
-create_image_encoder = partial(encoder_stage, ImageEncoder)
-create_audio_encoder = partial(encoder_stage, AudioEncoder)
+def create_image_encoder(
+    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
+) -> EncoderScheduler:
+    """Make the stage of images and videos. ``cache_mb``: MiB of encoder outputs kept for media that are sent again."""
+    return EncoderScheduler(ImageEncoder(model_path, device, dtype, cache_mb))
+
+
+def create_audio_encoder(
+    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
+) -> EncoderScheduler:
+    """Make the stage of sound. ``cache_mb``: as for images."""
+    return EncoderScheduler(AudioEncoder(model_path, device, dtype, cache_mb))
