@@ -40,7 +40,7 @@ def test_the_work_for_a_long_name_is_bounded() -> None:
     names = [f"name-{number}" for number in range(1000)]
     message = did_you_mean("name-1" * 10**6, names)
     assert message.startswith("; there are: name-0, ")
-    assert message.endswith(", name-99 and 900 more")
+    assert message.endswith(", name-29 and 970 more")
     for value in ("x" * 10**6, ["x" * 10**6] * 10**3, {"x" * 10**6: 1}, {1: {2: {3: "x" * 10**6}}}, 10**4000):
         assert len(shown(value)) < 1500
     assert shown("lift") == "'lift'"

@@ -12,12 +12,12 @@ from types import ModuleType
 import numpy
 import pytest
 
-from omni_core.errors import CodecError
+from omni_core.errors import CodecError, ConfigError
 from omni_core.observe.telemetry import telemetry
 from omni_core.processes import main
 from omni_core.protocol import tensors
 from omni_core.protocol.codec import decode, encode
-from omni_core.references import imported
+from omni_core.references import imported, load
 from omni_core.stage import thread
 
 
@@ -46,6 +46,16 @@ def test_a_module_that_another_thread_imports_is_not_imported_yet(
     gate.go_on.set()
     importing.join()
     assert imported("slow_module") is sys.modules.pop("slow_module")
+
+
+def test_a_missing_module_is_an_error_of_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needs_more.py").write_text("import not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("nothing", "nothing.inner", "json.nothing", "needs.more"):
+        with pytest.raises(ConfigError, match=f"'{module}:there': module '{module}' does not exist"):
+            load(f"{module}:there")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'not_there'"):
+        load("needs_more:there")
 
 
 @pytest.mark.parametrize("name", ["torch", "numpy", "opentelemetry.trace"])

@@ -125,7 +125,7 @@ class StageFailedError(OmniError):
 NAME_CHARACTERS = 100
 """The longest name that is compared with others, or shown whole. Comparing takes time by its square."""
 
-LISTED = 100
+LISTED = 30
 """Names in a list of all that there are."""
 
 _REPR = reprlib.Repr()

@@ -35,10 +35,15 @@ def load(reference: str) -> Any:
     """Import what ``reference`` names.
 
     Raises:
-        ConfigError: the module has no such attribute. ImportError: the module cannot be imported.
+        ConfigError: there is no such module, or it has no such attribute. ImportError: the module itself fails to import another one.
     """
     module_name, _, attribute = normalize(reference).partition(":")
-    value: Any = importlib.import_module(module_name)
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"{reference!r}: module {module_name!r} does not exist") from None
     for name in attribute.split("."):
         try:
             value = getattr(value, name)
@@ -86,7 +91,9 @@ def reference_problem(reference: str) -> str | None:
     define any name.
     """
     module = normalize(reference).partition(":")[0]
-    return f"module {module!r} does not exist" if find_module(module) is None else attribute_problem(reference)
+    if find_module(module) is None and module not in sys.modules:
+        return f"module {module!r} does not exist"
+    return attribute_problem(reference)
 
 
 def attribute_problem(reference: str) -> str | None:

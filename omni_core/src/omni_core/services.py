@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from attrs import frozen
 
-from omni_core.errors import PluginError
+from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import ServiceComponent, SlotName
 from omni_core.plugins import PluginRecord, PluginRegistry, load_plugins
 from omni_core.plugins.advice import comes_with
@@ -88,7 +88,7 @@ class Slot(Generic[T]):
             return None
         try:
             return cast(T, load(references[self.name]))
-        except ImportError as error:
+        except (ConfigError, ImportError) as error:
             raise PluginError(f"the service {self.name!r} cannot be imported: {error}") from error
 
     def needed(self, what: str, references: Mapping[str, str]) -> T:

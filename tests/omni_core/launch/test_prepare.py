@@ -10,7 +10,7 @@ from attrs import evolve
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import ServiceComponent
-from omni_core.launch.prepare import ENVIRONMENT, prepare
+from omni_core.launch.prepare import ENVIRONMENT, check_modules, prepare
 from omni_core.plugins import PluginRecord, PluginRegistry
 
 REGISTRY = PluginRegistry([])
@@ -86,6 +86,27 @@ def test_a_name_that_its_module_lacks_is_told_before_anything_starts(fields: dic
     made = config()
     with pytest.raises(ConfigError, match=rf"stages\[first\]\.{field}.*: 'json:laods': .*; did you mean 'load"):
         prepare(evolve(made, stages=[evolve(made.stages[0], **fields), made.stages[1]]), REGISTRY)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"factory": "nothing:there"},
+        {"factory": None, "factory_args": {}, "model_runner": "nothing:there", "scheduler": "json:load"},
+        {"route_fn": "nothing:there"},
+        {"project_payload": {"last": "nothing:there"}},
+    ],
+)
+def test_a_module_that_does_not_exist_is_told_before_anything_starts(fields: dict[str, Any]) -> None:
+    field = next(name for name, value in fields.items() if "nothing" in str(value))
+    made = config(factory="json:loads")
+    made = evolve(made, stages=[evolve(made.stages[0], **{"factory": "json:loads", **fields}), made.stages[1]])
+    prepared = prepare(made, REGISTRY)
+    with pytest.raises(ConfigError, match=rf"stages\[first\]\.{field}.*: 'nothing:there': module 'nothing' does not"):
+        check_modules(prepared, [])
+    check_modules(prepared, ["first"])
+    apart = evolve(made, stages=[evolve(each, env={"PYTHONPATH": "/there"}) for each in made.stages])
+    check_modules(prepare(apart, REGISTRY), [])
 
 
 class _Relays(PluginRegistry):

@@ -17,7 +17,7 @@ from omni_core.plugins import PluginRegistry
 async def test_a_launcher_that_fails_to_release_neither_hides_the_cause_nor_leaves_files(
     caplog: pytest.LogCaptureFixture, run_folder: Path
 ) -> None:
-    stage = StageConfig(name="s", factory="m:f", process="s", terminal=True)
+    stage = StageConfig(name="s", factory="json:loads", process="s", terminal=True)
     config = PipelineConfig(
         model_path="none",
         stages=[stage],

@@ -6,7 +6,7 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -25,7 +25,7 @@ from omni_core.machines.placing import endpoint_of
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import NetworkSpec, PartSpec, ProcessSpec, StageSpec, UnitSpec
-from omni_core.references import attribute_problem, load
+from omni_core.references import attribute_problem, load, reference_problem
 from omni_core.services import IN_STAGES, KERNELS, RANKS
 from omni_core.stage.parts import Names, part_terminals
 from omni_core.stage_logs import stage_environment
@@ -159,6 +159,26 @@ def prepare(
             if stages[0].replicas > 1 or stages[0].balance != "turns"
         ],
     )
+
+
+def check_modules(prepared: PreparedPipeline, elsewhere: Collection[str]) -> None:
+    """Look for the modules of the stages that run here, before anything starts. Those with a ``PYTHONPATH`` of their own may see others.
+
+    Args:
+        elsewhere: stages that run on other machines.
+
+    Raises:
+        ConfigError: there is no such module.
+    """
+    for process in (each for unit in prepared.units for each in unit.processes):
+        if "PYTHONPATH" in {**process.env, **process.own_env}:
+            continue
+        for spec in process.stages:
+            fields = {name: getattr(spec, name) for name in (*STAGE_PARTS, *_FUNCTIONS)}
+            fields |= {f"project_payload.{to}": each for to, each in spec.project_payload.items()}
+            for field, reference in fields.items():
+                if reference and spec.name not in elsewhere and (problem := reference_problem(reference)):
+                    raise ConfigError(f"stages[{spec.name}].{field}: {reference!r}: {problem}")
 
 
 def replicated_group(name: str, stages: Sequence[StageConfig], registry: PluginRegistry) -> ReplicatedGroup:

@@ -26,7 +26,7 @@ from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import OmniError, StartupError, is_interrupt, traceback_of
 from omni_core.forks import check_process
 from omni_core.launch.observation import Observation
-from omni_core.launch.prepare import PreparedPipeline, prepare
+from omni_core.launch.prepare import PreparedPipeline, check_modules, prepare
 from omni_core.launch.running import Running, RunningOperations, machine_of, operations_of
 from omni_core.launch.units import Progress, Units
 from omni_core.machines import Launcher, Placing, make_launcher, needs
@@ -141,6 +141,8 @@ class MultiProcessPipelineRunner:
         run = f"omni://{directory.name}"
         launcher = self._launcher = make_launcher(self._config, registry, directory, run)
         prepared = prepare(self._config, registry, run, launcher.network_spec, launcher.anywhere)
+        if not launcher.anywhere:
+            check_modules(prepared, {stage.name for stage in self._config.stages if stage.hosts})
         try:
             async with asyncio.timeout(self._startup_timeout):
                 await launcher.acquire(needs(plan(self._config)))

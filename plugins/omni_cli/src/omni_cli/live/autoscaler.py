@@ -53,11 +53,9 @@ class Autoscaler:
                 continue
             try:
                 settings = read_settings(AutoscaleSettings, given, "autoscale")
-                policy: Policy = (load(settings.policy) if settings.policy else QueueTime)(settings)
+                policy: Policy = (_loaded(settings.policy) if settings.policy else QueueTime)(settings)
             except ConfigError as error:
                 raise ConfigError(f"stages[{stages[0].name}].{str(error).replace('.settings', '', 1)}") from None
-            except ImportError as error:
-                raise ConfigError(f"stages[{stages[0].name}].autoscale.policy: {error}") from None
             if not settings.min <= stages[0].replicas <= settings.max:
                 bounds = f"{settings.min} and {settings.max}"
                 raise ConfigError(f"stages[{stages[0].name}].replicas: is {stages[0].replicas}, not between {bounds}")
@@ -125,3 +123,10 @@ class Autoscaler:
             name for name in names - answers.keys() if not any(each.get("in_flight") for each in found.get(name, []))
         ]
         return Demand(len(units), total("waiting", "queued"), total("in_flight") + len(silent), total("completed"))
+
+
+def _loaded(policy: str) -> Any:
+    try:
+        return load(policy)
+    except (ConfigError, ImportError) as error:
+        raise ConfigError(f"autoscale.policy: {error}") from None

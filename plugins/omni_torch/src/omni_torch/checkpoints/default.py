@@ -17,7 +17,7 @@ def random_checkpoint(name: str, released: str) -> tuple[str, str]:
     """
     try:
         folder = load("omni_testing.tiny:made_once")(name)
-    except ModuleNotFoundError as error:
+    except (ConfigError, ModuleNotFoundError) as error:
         what = f"give --model {released}, or pip install omni-testing for a tiny checkpoint with random weights"
         raise ConfigError(f"no model is given: {what} ({error})") from error
     return folder, (
