@@ -34,6 +34,7 @@ async def part(given: Any, policy: MediaPolicy = SERVER) -> dict[str, Any]:
         ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}", "detail": "auto"}}, "image"),
         ({"type": "image_url", "image_url": f"data:image/png;base64,{BASE64}"}, "image"),
         ({"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}, "audio"),
+        ({"type": "input_audio", "input_audio": {"data": f"data:audio/wav;base64,{BASE64}"}}, "audio"),
         ({"type": "audio_url", "audio_url": {"url": f"data:audio/wav;base64,{BASE64}"}}, "audio"),
         ({"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{BASE64}"}}, "video"),
         ({"type": "file", "file": {"file_data": f"data:audio/wav;base64,{BASE64}"}}, "audio"),
@@ -90,7 +91,7 @@ async def test_values_of_python(tmp_path: Path) -> None:
             {"type": "image_url", "image_url": {"url": "https://a.example/x"}},
             r"image_url\.url: URLs are not fetched here",
         ),
-        ({"type": "image_url", "image_url": {"url": "ftp://a/x"}}, r"image_url\.url: must be a URL"),
+        ({"type": "image_url", "image_url": {"url": "ftp://a/x"}}, r"image_url\.url: must be a URL \(data:\), is"),
         (
             {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
             r"image_url\.url: files cannot be named here",

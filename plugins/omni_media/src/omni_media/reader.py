@@ -76,7 +76,7 @@ class Reader:
             return {"type": kind, **await self._located(fields.get("url"), f"{where}.{name}.url")}
         if name == "input_audio":
             fields = self._fields(part.get(name), f"{where}.{name}", ("data", "format"))
-            return {"type": "audio", "data": await self._base64(fields.get("data"), f"{where}.{name}.data")}
+            return {"type": "audio", "data": (await self._content(fields.get("data"), f"{where}.{name}.data"))[1]}
         if name == "file":
             return await self._file(
                 self._fields(part.get(name), f"{where}.file", ("file_data", "filename")), f"{where}.file"
@@ -144,7 +144,9 @@ class Reader:
         if scheme == "file" and parts is not None:
             return self._path(Path(unquote(parts.path)), where)
         if scheme not in ("http", "https"):
-            raise InvalidRequestError(f"{where}: must be a URL (data:, http:, https: or file:), is {shown(url)}")
+            fetched = ["http:", "https:"] if self._policy.allow_urls else []
+            schemes = ["data:", *fetched, *(["file:"] if self._policy.allow_paths else [])]
+            raise InvalidRequestError(f"{where}: must be a URL ({' or '.join(schemes)}), is {shown(url)}")
         if not self._policy.allow_urls:
             raise InvalidRequestError(
                 f"{where}: URLs are not fetched here; send the content, as a data: URL or as bytes"
@@ -171,10 +173,7 @@ class Reader:
         content, name = fields.get("file_data"), str(fields.get("filename") or "")
         guessed = mimetypes.guess_type(name)[0]
         where = f"{where}.file_data"
-        if isinstance(content, str) and _is_data_url(content):
-            said, data = await self._data_url(content, where)
-        else:
-            said, data = "", await self._base64(content, where)
+        said, data = await self._content(content, where)
         mime = said or guessed or "a file of unknown type"
         if mime.partition("/")[0] in KINDS:
             return {"type": mime.partition("/")[0], "data": data}
@@ -184,6 +183,12 @@ class Reader:
         except UnicodeDecodeError:
             raise InvalidRequestError(f"{where}: the text is not UTF-8") from None
         raise InvalidRequestError(f"{where}: {mime} cannot be read; images, sound, video and text can")
+
+    async def _content(self, text: Any, where: str) -> tuple[str, bytes]:
+        """Return the media type, if it is said, and the content of a text in base64, or of a ``data:`` URL."""
+        if isinstance(text, str) and _is_data_url(text):
+            return await self._data_url(text, where)
+        return "", await self._base64(text, where)
 
     async def _data_url(self, url: str, where: str) -> tuple[str, bytes]:
         """Return the media type and the content of a ``data:`` URL."""
