@@ -31,7 +31,7 @@ class Items:
     places: list[str] = field(factory=list)
 
     @classmethod
-    def read(cls, items: str | Sequence[Mapping[str, Any]], instructions: str | None) -> Items:
+    def read(cls, items: str | Sequence[Any], instructions: str | None) -> Items:
         """Return the messages of a chat. Raises ApiError 400 that names the item."""
         made = cls()
         if instructions:
@@ -40,7 +40,10 @@ class Items:
             made._add("input", role="user", content=items)
         else:
             for index, item in enumerate(items):
-                made._item(item, f"input[{index}]")
+                where = f"input[{index}]"
+                if not isinstance(item, Mapping):
+                    raise invalid(f"{where}: must be an object", where, "invalid_type")
+                made._item(item, where)
         return made
 
     def _add(self, place: str, **message: Any) -> None:

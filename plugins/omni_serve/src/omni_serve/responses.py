@@ -36,13 +36,14 @@ class ResponsesRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
-    input: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+    input: str | list[Any]
     instructions: str | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    metadata: dict[str, str] | None = None
     previous_response_id: str | None = None
     conversation: Any = None
 
@@ -200,7 +201,7 @@ class _Answer:
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": self.asked.instructions,
             "max_output_tokens": extra.get("max_output_tokens"),
-            "metadata": extra.get("metadata") or {},
+            "metadata": self.asked.metadata or {},
             "model": self.asked.model,
             "output": list(self.output) if finished else [],
             "parallel_tool_calls": self.asked.parallel_tool_calls is not False,
