@@ -55,6 +55,8 @@ def test_the_suffix_is_the_format(tmp_path: Path, suffix: str, codec: str, rate:
         ("speech.aif", r"speech.aif: speech is written as .wav, .mp3, .flac, .opus, .ogg, .m4a, images as .png, "),
         ("folder", "is a folder"),
         ("nowhere/x.wav", "nowhere does not exist or cannot be written"),
+        ("/proc/x.wav", "--out /proc/x.wav: the folder /proc does not exist or cannot be written"),
+        ("", "--out .* is a folder"),
     ],
 )
 def test_what_would_be_lost_or_fail_is_refused(tmp_path: Path, name: str, words: str) -> None:
@@ -64,3 +66,10 @@ def test_what_would_be_lost_or_fail_is_refused(tmp_path: Path, name: str, words:
         check_out(tmp_path / name)
     with pytest.raises(click.UsageError, match="remove --no-speech"):
         check_out(tmp_path / "x.wav", no_speech=True)
+
+
+def test_a_full_disk_is_named() -> None:
+    writer = WavWriter(Path("/dev/full"))
+    for step in (lambda: writer.write([0.5], 8000), writer.close):
+        with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+            step()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -92,8 +92,11 @@ def _check_place(path: Path, fits: Callable[[Path], bool], what: str) -> None:
 def check_folder(option: str, path: Path) -> None:
     """Raise ``click.UsageError`` if no file can be made at ``path``."""
     folder = path.absolute().parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise click.UsageError(f"{option} {path}: the folder {folder} does not exist or cannot be written")
+    try:
+        with TemporaryFile(dir=folder):  # in /proc, no file can be made, though its permissions allow it
+            return
+    except OSError:
+        raise click.UsageError(f"{option} {path}: the folder {folder} does not exist or cannot be written") from None
 
 
 def is_sound(path: Path) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,13 +28,14 @@ class WavWriter:
 
     def write(self, samples: Any, sample_rate: int) -> None:
         """Append float samples in [-1, 1], an array or a list; the first call decides the sample rate."""
-        if self._file is None:
-            self._rate = sample_rate
-            self._file = self._target.open("wb") if isinstance(self._target, Path) else self._target
-            self._file.write(self._header(_UNKNOWN))
         sound = pcm16(samples)
-        self._file.write(sound)
-        self._file.flush()
+        with self._named_errors():
+            if self._file is None:
+                self._rate = sample_rate
+                self._file = self._target.open("wb") if isinstance(self._target, Path) else self._target
+                self._file.write(self._header(_UNKNOWN))
+            self._file.write(sound)
+            self._file.flush()
         self._bytes += len(sound)
 
     def close(self) -> None:
@@ -40,14 +43,25 @@ class WavWriter:
         file, self._file = self._file, None
         if file is None:
             return
-        if file.seekable():
-            file.seek(-self._bytes - 44, os.SEEK_CUR)
-            file.write(self._header(self._bytes))
-            file.seek(self._bytes, os.SEEK_CUR)
-        if file is self._target:
-            file.flush()
-        else:
-            file.close()
+        with self._named_errors():
+            if file.seekable():
+                file.seek(-self._bytes - 44, os.SEEK_CUR)
+                file.write(self._header(self._bytes))
+                file.seek(self._bytes, os.SEEK_CUR)
+            if file is self._target:
+                file.flush()
+            else:
+                file.close()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Name the file in errors of writing it, such as that of a full disk."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(self._target, Path):
+                error.filename = str(self._target)
+            raise
 
     def _header(self, size: int) -> bytes:
         form = (b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, self._rate, 2 * self._rate, 2, 16, b"data", size)
