@@ -157,7 +157,6 @@ async def test_fields_of_forms_are_numbers_or_errors(value: str) -> None:
         (ChatRequest, {"model": "m", "messages": [1] * 1000}),
         (ChatRequest, {"model": "m", "messages": [{}], "tools": [1] * 1000}),
         (ChatRequest, {"model": "m", "messages": [{}], "modalities": [1] * 1000}),
-        (ResponsesRequest, {"model": "m", "input": [1] * 1000}),
         (ResponsesRequest, {"model": "m", "input": "a", "tools": [1] * 1000}),
         (SessionConfig, {"tools": [1] * 1000}),
         (LiveStart, {"model": "m", "input": [1] * 1000}),

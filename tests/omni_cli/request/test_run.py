@@ -127,7 +127,7 @@ def test_json_is_one_document(pipeline: Path) -> None:
         (["--max-tokens", "5"], 2, "NoSuchOption", ["--max-tokens", "declares no parameters"]),
         (["--set", "wrods.gpu=1"], 1, "ConfigError", ["did you mean 'words'"]),
         (["--set", "speak.factory=speaking:nothing"], 1, "ConfigError", ["has no attribute 'nothing'"]),
-        (["--set", "speak.factory=absent:nothing"], 1, "StartupError", ["absent"]),
+        (["--set", "speak.factory=absent:nothing"], 1, "ConfigError", ["absent"]),
         (["--reference-text", "y"], 2, "UsageError", ["--reference FILE"]),
     ],
 )

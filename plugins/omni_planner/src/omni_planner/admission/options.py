@@ -79,7 +79,11 @@ def policy_of(config: PipelineConfig) -> AdmissionPolicy:
     """
     options = Options.of(config)
     try:
-        policy: AdmissionPolicy = load(options.policy)(options)
+        make = load(options.policy)
+    except ConfigError as error:
+        raise ConfigError(f"admission.policy: {error}") from None
+    try:
+        policy: AdmissionPolicy = make(options)
     except ConfigError:
         raise
     except BaseException as error:
