@@ -126,7 +126,7 @@ def bad(folder: Path) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "too large": ({"path": str(folder / "large.wav")}, "5 MiB are over the limit of 4 MiB"),
         "cut off": ({"path": str(folder / "cut.wav")}, "damaged"),
-        "not finite": ({"samples": hole, "sample_rate": 44_100}, "NaN or infinite"),
+        "not finite": ({"samples": hole, "sample_rate": 44_100}, "the sample at 0.002 s is nan"),
         "nowhere": ({"path": str(folder / "nowhere.wav")}, "cannot be opened"),
         "nothing": ({}, "needs `path`"),
         "no rate": ({"samples": hole}, "need a `sample_rate`"),

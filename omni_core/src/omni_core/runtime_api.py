@@ -131,7 +131,7 @@ __all__ = [
     "signals_named", "until_terminated", "log_options", "set_log_options", "LazyGroup", "omni", "SpeechSink",
     "receive_reply", "reply_document", "seconds_of", "assign", "set_at", "given_text",
     "message_argument", "standard_input", "ENDPOINT_OPTIONS", "SOURCE_OPTIONS", "source_options", "with_source",
-    # What processes say to each other
+    # Messages between processes
     "decode", "encode", "encode_split", "CompleteMessage", "PeerJoinedMessage", "PeerLeftMessage", "ProfileDone",
     "ProfileMessage", "ProfileReport", "ProfileRequest", "ReadyMessage", "ShutdownMessage", "StageSpan",
     "StatusReport", "StatusRequest", "SubmitMessage", "Change", "OperationCancel", "OperationDone", "OperationRequest",

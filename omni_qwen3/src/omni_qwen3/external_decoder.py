@@ -28,7 +28,7 @@ def load_external(reference: str, model_path: str, config: QwenConfig, *, dtype:
     """
     try:
         build = load(reference)
-    except ImportError as error:
+    except (ConfigError, ImportError) as error:
         package = reference.partition(".")[0].replace("_", "-")
         raise ConfigError(f"decoder: {reference!r} cannot be imported (pip install {package}?): {error}") from error
     from transformers import AutoConfig

@@ -4,6 +4,7 @@ needs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -59,10 +60,8 @@ class Media:
     notices: list[str] = field(factory=list)
 
 
-class MediaPreprocessor:
+class MediaPreprocessor(ABC):
     """Turns a request into the inputs of the encoders and the thinker: what the families of Qwen share.
-
-    A subclass has the methods that raise ``NotImplementedError``.
 
     Args:
         tokens: the placeholders of ``image``, ``video`` and ``audio``.
@@ -96,31 +95,31 @@ class MediaPreprocessor:
         self._limits, self._fps, self._payload_bytes = limits, video_fps, payload_bytes or {}
         self._max_context = max_context or max_positions
 
+    @abstractmethod
     def render(self, chat: Chat, request: OmniRequest) -> str:
         """Return the prompt with a placeholder for each piece of media.
 
         Raises:
             InvalidRequestError: the chat template cannot write these messages, or tools.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def clip_tokens(self, frames: int) -> int:
         """Return the placeholders of a clip of so many mel frames."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mels(self, clips: list[Samples]) -> list[torch.Tensor]:
         """Return the features of clips, ``[bins, frames]`` each."""
-        raise NotImplementedError
 
+    @abstractmethod
     def placeholders(self, media: Media, clip_tokens: list[int]) -> list[str]:
         """Return the run of placeholder tokens of each piece."""
-        raise NotImplementedError
 
+    @abstractmethod
     def positions(
         self, ids: torch.Tensor, media: Media, audio: AudioInputs | None, request: OmniRequest
     ) -> dict[str, Any]:
         """Return the fields of rotary positions of :class:`omni_qwen3.payloads.ThinkerInputs`."""
-        raise NotImplementedError
 
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
         """Return the data of :func:`omni_qwen3.routing.to_aggregate` plus the encoders' inputs.

@@ -90,8 +90,12 @@ async def _serve(spec: ProcessSpec, lifeline: int, listener: int | None) -> int:
 
     loop = asyncio.get_running_loop()
     worker = Worker(spec, _network(spec, listener))
-    # The end of file means that the parent is gone: what a stage computes then has no reader.
-    loop.add_reader(lifeline, worker.stopped.set)
+
+    def parent_is_gone() -> None:  # what a stage computes then has no reader
+        loop.remove_reader(lifeline)  # it stays readable
+        worker.stopped.set()
+
+    loop.add_reader(lifeline, parent_is_gone)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
     current = [spec.name]
 
@@ -152,10 +156,10 @@ def run_stage_process(document: int, lifeline: int, listener: int | None = None)
         keep_from_forks(selector.fileno())  # what a fork did with its loop, which is a copy, would change this one
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         code = runner.run(_serve(spec, lifeline, listener))
-    finish_prints()
-    sys.stderr.flush()
-    # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
-    os._exit(code)
+        finish_prints()
+        sys.stderr.flush()
+        # Everything is closed. Neither a scheduler in a long step nor a thread of the runner's executor must hold the process.
+        os._exit(code)
 
 
 if __name__ == "__main__":
