@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gc
 import itertools
+import weakref
 from typing import Any
 
 import numpy as np
@@ -520,6 +522,10 @@ def test_what_is_not_honoured_is_named(event: dict[str, Any], param: str, word: 
     assert error["param"] == param
     assert word in error["message"]
     assert session.shown() == before
+    left = weakref.ref(session)
+    del session
+    gc.collect()
+    assert left() is None
 
 
 def test_what_the_pipeline_cannot_do_is_refused() -> None:

@@ -268,10 +268,7 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
         before["audio"]["input"]["turn_detection"] = (
             before["audio"]["input"]["turn_detection"] or offer.vad.model_dump()
         )
-    try:
-        made = SessionConfig.model_validate(_merged(before, given))
-    except ValidationError as error:
-        raise _explained(error, where) from None
+    made = _validated(_merged(before, given), where)
     if made.audio.input.transcription is None and made.transcribes_only:
         made = _transcribing(made, Transcription())
     elif made.audio.input.transcription is not None and not (offer.transcribes or made.transcribes_only):
@@ -338,12 +335,15 @@ def _transcribing(config: SessionConfig, transcription: Transcription | None) ->
     return config.model_copy(update={"audio": config.audio.model_copy(update={"input": sound})})
 
 
-def _explained(error: ValidationError, where: str) -> ApiError:
-    """Return the error with the field's path."""
-    made = api_error(error)
-    made.param = f"{where}.{made.param}" if made.param else where
-    made.message = f"{where}.{made.message}"
-    return made
+def _validated(fields: dict[str, Any], where: str) -> SessionConfig:
+    try:
+        return SessionConfig.model_validate(fields)
+    except ValidationError as error:
+        problem = api_error(error)
+    # Not in the block above: pydantic's error hides its frames from the garbage collector, so as a context it would keep the session.
+    problem.param = f"{where}.{problem.param}" if problem.param else where
+    problem.message = f"{where}.{problem.message}"
+    raise problem
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
