@@ -1,0 +1,1 @@
+"""Models of transformers as pipelines: read from a checkpoint's config, without code for each model."""

@@ -1,0 +1,116 @@
+"""The architectures of transformers that have a pipeline here. Read from a generated table: imports no transformers.
+
+``python -m omni_transformers.architectures`` writes the table anew from the installed transformers. The kind of an architecture is that of
+transformers' own auto classes, because the modalities that model classes declare are wrong for most that speak.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import asdict, frozen
+
+Kind = Literal["speak", "recognise", "words"]
+"""What an architecture does: make sound of text; write recordings down and nothing else; write text from any input."""
+
+FORMS = {
+    "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES": ("speak", "waveform"),
+    "MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES": ("speak", "spectrogram"),
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES": ("recognise", "seq2seq"),
+    "MODEL_FOR_RNNT_MAPPING_NAMES": ("recognise", "transducer"),
+    "MODEL_FOR_TDT_MAPPING_NAMES": ("recognise", "transducer"),
+    "MODEL_FOR_CTC_MAPPING_NAMES": ("recognise", "ctc"),
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": ("words", "decoder"),
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": ("words", "decoder"),
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": ("words", "decoder"),
+}
+"""Kind and form by the auto table of transformers; an architecture in several has that of the first."""
+
+_FIRST = {
+    "DiaForConditionalGeneration": ("speak", "waveform"),
+    "Pop2PianoForConditionalGeneration": ("speak", "waveform"),
+}
+"""Architectures that transformers lists as something else."""
+
+_TABLE = Path(__file__).with_name("architectures.json")
+
+
+@frozen
+class Architecture:
+    """A model class of transformers.
+
+    Attributes:
+        name: of the class.
+        model_type: of its config.
+        kind: what it does.
+        form: how: ``waveform`` or ``spectrogram``; ``seq2seq``, ``transducer`` or ``ctc``; ``decoder``.
+        inputs: kinds of message parts that it takes.
+    """
+
+    name: str
+    model_type: str
+    kind: Kind
+    form: str
+    inputs: tuple[str, ...]
+
+
+@cache
+def table() -> dict[str, Architecture]:
+    """Return the architectures by the names of their classes."""
+    rows = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return {name: Architecture(name, *each[:3], tuple(each[3])) for name, each in rows["architectures"].items()}
+
+
+def made_from() -> str:
+    """Return the version of transformers that the table was made from."""
+    version: str = json.loads(_TABLE.read_text(encoding="utf-8"))["transformers"]
+    return version
+
+
+def architecture_of(config: dict[str, Any]) -> Architecture | None:
+    """Return the architecture that a checkpoint's config names, else the first of its model type."""
+    named = config.get("architectures")
+    for name in named if isinstance(named, list) else []:
+        if isinstance(name, str) and name in table():
+            return table()[name]
+    of_type = (each for each in table().values() if each.model_type == config.get("model_type"))
+    return next(of_type, None) if not named else None
+
+
+def _found() -> Iterator[Architecture]:
+    """Read the architectures from the installed transformers."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    seen = set()
+    for mapping, form in FORMS.items():
+        for model_type, names in getattr(modeling_auto, mapping).items():
+            for name in (names,) if isinstance(names, str) else names:
+                if name in seen or not hasattr(transformers, name):
+                    continue
+                seen.add(name)
+                kind, how = _FIRST.get(name, form)
+                given = getattr(getattr(transformers, name), "input_modalities", "text")
+                inputs = {given} if isinstance(given, str) else set(given)
+                if kind == "recognise":
+                    inputs = {"audio"}
+                ordered = tuple(each for each in ("text", "image", "audio", "video") if each in inputs)
+                yield Architecture(name, model_type, kind, how, ordered)  # type: ignore[arg-type]
+
+
+def write() -> None:
+    """Write the table from the installed transformers."""
+    import transformers
+
+    rows = {each.name: list(asdict(each).values())[1:] for each in _found()}
+    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    version = json.dumps(transformers.__version__)
+    _TABLE.write_text(f'{{\n  "transformers": {version},\n  "architectures": {{\n{lines}\n  }}\n}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,102 @@
+"""A checkpoint's config, read without transformers: which pipeline it is, and whether it can be run."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from omni_core.api import ConfigError
+from omni_torch.api import download, read_json
+from omni_transformers.architectures import Architecture, architecture_of, made_from
+
+FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken", "additional_chat_templates/*.jinja")
+"""The files of a repository that are downloaded: neither code nor pickles."""
+
+_CODE = "it brings code of its own, which is never run here"
+
+
+@frozen
+class Source:
+    """A checkpoint whose config was read.
+
+    Attributes:
+        folder: holds its ``config.json``; of a hub id that was not downloaded, little else.
+        config: ``config.json``.
+        architecture: its model class.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    architecture: Architecture
+
+    def file(self, name: str) -> dict[str, Any]:
+        """Return another JSON file of the folder; empty if it is missing.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        path = self.folder / name
+        return read_json(path) if path.exists() else {}
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """``generation_config.json``."""
+        return self.file("generation_config.json")
+
+
+def read(folder: str) -> Source:
+    """Read the config of a checkpoint's folder.
+
+    Raises:
+        ConfigError: it cannot be run here; the message says why and what to do.
+    """
+    path = Path(folder)
+    if (path / "adapter_config.json").exists():
+        raise ConfigError(
+            f"{folder}: is an adapter (adapter_config.json), which names another checkpoint to load; merge it into its base model "
+            "and save that"
+        )
+    config = read_json(path / "config.json")
+    found = architecture_of(config)
+    if found is not None:
+        return Source(path, config, found)
+    named = config.get("architectures") or [config.get("model_type")]
+    name = str(named[0]) if isinstance(named, list) and named else "nothing"
+    if "auto_map" in config:
+        raise ConfigError(f"{folder}/config.json: {name} is no model of transformers; {_CODE}")
+    newer = _version(config.get("transformers_version"))
+    hint = ""
+    if newer > _version(_installed()):
+        hint = f"; it was saved by transformers {config['transformers_version']}, {_installed()} is installed: pip install -U transformers"
+    raise ConfigError(
+        f"{folder}/config.json: {name} neither speaks, listens, sees nor writes, or is not in transformers {made_from()}{hint}"
+    )
+
+
+def refusal(folder: str) -> str | None:
+    """Return why a checkpoint cannot be run here; ``None``: it can."""
+    try:
+        read(folder)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def fetch(model_path: str) -> str:
+    """Download a checkpoint, if it is a hub id; return its folder."""
+    return download(model_path, files=FILES)
+
+
+def _installed() -> str:
+    try:
+        return metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return made_from()
+
+
+def _version(text: Any) -> tuple[int, ...]:
+    parts = text.split(".")[:3] if isinstance(text, str) else []
+    return tuple(int("".join(filter(str.isdigit, each)) or 0) for each in parts)

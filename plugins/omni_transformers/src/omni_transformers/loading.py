@@ -1,0 +1,88 @@
+"""Loads models and processors of transformers from a local folder: never code, never from a hub, never a pickle of objects."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import GenerationConfig
+
+from omni_core.api import ConfigError
+from omni_torch.api import load_checked
+from omni_transformers.checkpoints import read
+
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+_NOT_OURS = ("penalty_alpha", "dola_layers", "force_words_ids", "constraints", "assistant_model", "prompt_lookup_num_tokens")
+"""Settings of a generation config for which transformers would load code from a hub, or a second model."""
+
+
+@cache
+def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None) -> Any:
+    """Return the model of a checkpoint, in evaluation mode; the same object for equal arguments in a process.
+
+    Args:
+        dtype: ``auto``: as it is stored; on a CPU float32 in place of float16.
+        attention: the name of an attention function; by default transformers' choice among its own.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded; the message says why.
+    """
+    source = read(model_path)
+    kind = getattr(transformers, source.architecture.name, None)
+    if kind is None:
+        raise ConfigError(
+            f"{model_path}: transformers {transformers.__version__} has no {source.architecture.name}; pip install -U transformers"
+        )
+    wanted: Any = "auto" if dtype == "auto" else getattr(torch, dtype)
+    given = {} if attention is None else {"attn_implementation": attention}
+    if attention is None and "/" in str(source.config.get("attn_implementation", "")):
+        given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
+    model, report = load_checked(
+        model_path,
+        lambda: kind.from_pretrained(model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given),
+    )
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ConfigError(
+            f"{model_path}: its files lack the weights {', '.join(missing[:3])}{more}; download the checkpoint again"
+        )
+    if dtype == "auto" and device == "cpu" and model.dtype == torch.float16:
+        model = model.float()
+    if getattr(model, "generation_config", None) is not None:
+        for name in _NOT_OURS:
+            if getattr(model.generation_config, name, None) is not None:
+                setattr(model.generation_config, name, None)
+    return model.eval().requires_grad_(False).to(device)
+
+
+@cache
+def load_processor(model_path: str) -> Any:
+    """Return the processor of a checkpoint: its own, or its tokenizer or feature extractor alone.
+
+    Raises:
+        ConfigError: it has none, or it cannot be read; the message says what is missing.
+    """
+    if not any((Path(model_path) / name).exists() for name in _PROCESSORS):
+        raise ConfigError(f"{model_path}: has none of {', '.join(_PROCESSORS)}; download the checkpoint again")
+    try:
+        return transformers.AutoProcessor.from_pretrained(model_path, **_LOCAL)
+    except ImportError as error:
+        raise ConfigError(f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}") from error
+    except Exception as error:
+        raise ConfigError(f"{model_path}: its processor cannot be read: {_first_line(error)}") from error
+
+
+_PROCESSORS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json", "tokenizer.json")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((each for each in str(error).splitlines() if each.strip()), type(error).__name__).strip()
+
+
+def generation_config(model: Any) -> GenerationConfig:
+    """Return a copy of a model's generation config."""
+    return GenerationConfig.from_dict(model.generation_config.to_dict())

@@ -1,0 +1,58 @@
+"""Options of the pipeline."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from attrs import frozen
+
+from omni_core.api import StageConfig
+from omni_torch.api import DTYPES, check_options
+
+BACKENDS = ("auto", "engine", "steps", "generate")
+
+OPTIONS = {
+    "backend": "auto (default: the fastest that the model allows), engine (continuous batching), steps (requests take turns, token by token), "
+    "generate (one after the other)",
+    "dtype": "of the weights: auto (default: the checkpoint's; on a CPU float32 in place of float16), float32, bfloat16, float16",
+    "gpu": "the number of a GPU; by default the CPU",
+    "max_audio_seconds": "longest recording",
+}
+
+
+class Options(TypedDict, total=False):
+    """Options as they are given; see :data:`OPTIONS`."""
+
+    backend: str
+    dtype: str
+    gpu: int
+    max_audio_seconds: float
+
+
+@frozen
+class Given:
+    """Checked options."""
+
+    backend: str = "auto"
+    dtype: str = "auto"
+    gpu: int | None = None
+    max_audio_seconds: float | None = None
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """``factory_args`` of a stage that loads the model."""
+        return {"dtype": self.dtype}
+
+    def stage(self, name: str, **fields: Any) -> StageConfig:
+        """Return a stage; all share a process, and the model that is loaded there."""
+        return StageConfig(name=name, process="model", gpu=self.gpu, **fields)
+
+
+def checked(options: Options) -> Given:
+    """Check the options.
+
+    Raises:
+        ConfigError: an unknown option, or a value that it cannot have.
+    """
+    check_options(options, OPTIONS, backend=BACKENDS, dtype=("auto", *DTYPES))
+    return Given(**options)

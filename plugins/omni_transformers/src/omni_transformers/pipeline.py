@@ -1,0 +1,41 @@
+"""A checkpoint as a pipeline, by what its architecture does. Light: nothing here imports torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Unpack
+
+from omni_core.api import Interface, PipelineConfig
+from omni_torch.api import config_folder
+from omni_transformers.checkpoints import Source, read
+from omni_transformers.options import Options, checked
+
+
+def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
+    """Return the pipeline of a checkpoint. ``options``: see :data:`omni_transformers.options.OPTIONS`.
+
+    Raises:
+        ConfigError: an option is wrong, or the checkpoint cannot be run here.
+    """
+    given = checked(options)
+    source = read(config_folder(model_path))
+    return PipelineConfig(
+        model_path=model_path,
+        name="transformers",
+        stages=_kind(source).stages(source, given),
+        interface=_kind(source).interface(source),
+        relay_backend="shm",
+        fetch_fn="omni_transformers.checkpoints:fetch",
+    )
+
+
+def interface(folder: str) -> Interface:
+    """Return what a checkpoint offers, by its config."""
+    source = read(folder)
+    found: Interface = _kind(source).interface(source)
+    return found
+
+
+def _kind(source: Source) -> Any:
+    """Return the module with ``stages(source, given)`` and ``interface(source)`` of what the checkpoint does."""
+    return import_module(f"omni_transformers.{source.architecture.kind}.declaration")

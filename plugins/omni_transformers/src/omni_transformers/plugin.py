@@ -1,0 +1,21 @@
+"""Registers the pipeline of transformers' models, the command that lists them, and the kind of component that adds one."""
+
+from __future__ import annotations
+
+from omni_core.api import Component, PipelineComponent, hookimpl
+from omni_transformers.options import OPTIONS
+
+
+@hookimpl
+def omni_pipelines() -> list[Component]:
+    return [
+        PipelineComponent(
+            "transformers",
+            "omni_transformers.pipeline:transformers",
+            "any model of transformers that listens, speaks, sees or writes",
+            options=OPTIONS,
+            fallback="omni_transformers.checkpoints:refusal",
+            interface_from="omni_transformers.pipeline:interface",
+            config_folder_fn="omni_torch.api:config_folder",
+        )
+    ]

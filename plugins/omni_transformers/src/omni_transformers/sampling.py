@@ -1,0 +1,48 @@
+"""Our sampling inside ``generate()``: the parameters of requests, and random numbers that do not depend on other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor
+
+from omni_core.api import ARRequest, RandomStream
+from omni_torch.api import sample, sampling_from
+
+
+class Choice(LogitsProcessor):
+    """Chooses the next token of a request and leaves it as the only one: ``generate()`` then takes it, greedily.
+
+    Args:
+        given: sampling parameters of the request, with the model's defaults.
+        group: the group of parameters, for messages.
+        prompt_ids: count for the repetition penalty, as in transformers.
+        stop_ids: end the text.
+    """
+
+    def __init__(self, given: dict[str, Any], group: str, prompt_ids: Iterable[int] = (), stop_ids: Iterable[int] = ()) -> None:
+        self.params = sampling_from(given, f"params.{group}", stop_ids=stop_ids)
+        ids = list(prompt_ids)
+        self._request = ARRequest("", None, ids, self.params, random=RandomStream(self.params.seed))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return scores ``[1, vocab]`` in which one token is possible."""
+        [token] = sample(scores, [self._request])
+        self._request.output_ids.append(token)
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[0, token] = 0.0
+        return chosen
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens chosen so far."""
+        return self._request.output_ids
+
+
+def greedy(config: GenerationConfig) -> GenerationConfig:
+    """Return the config without what :class:`Choice` does itself."""
+    config.do_sample, config.num_beams, config.repetition_penalty = False, 1, None
+    config.temperature = config.top_k = config.top_p = config.min_p = None
+    return config

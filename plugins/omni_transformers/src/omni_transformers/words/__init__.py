@@ -1,0 +1,1 @@
+"""Models that write text, from text, sound and pictures."""
