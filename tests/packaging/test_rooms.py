@@ -33,6 +33,7 @@ TORCH = {
     "omni_qwen25",
     "omni_demo",
     "omni_diffusion",
+    "omni_transformers",
 }
 SHARED = {
     "omni_relay_kit": {"omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake"},
@@ -40,7 +41,10 @@ SHARED = {
     "omni_diffusion": {"omni_demo"},
     "omni_cli": {"omni_testing", "omni_serve", "omni_planner"},
     "omni_launchers": {"omni_testing"},
-    "omni_media": {"omni_serve", "omni_cli", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_diffusion", "omni_demo"},
+    "omni_media": {
+        "omni_serve", "omni_cli", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_diffusion", "omni_demo",
+        "omni_transformers",
+    },
     "omni_serve": {"omni_cli", "omni_testing"},
     "omni_testing": {
         "omni_torch", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo", "omni_kernels", "omni_cli",

@@ -57,7 +57,6 @@ def byte_tokenizer(*special: str, template: str | None = TEMPLATE) -> PreTrained
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<pad>", "<s>", "</s>", *special])
-    made = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", chat_template=template
     )
-    return made

@@ -8,7 +8,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tiny_transformers import byte_tokenizer, maker
 
-SIZES = {"vocab_size": 264, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {
+    "vocab_size": 264,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 IDS = {"pad_token_id": 256, "bos_token_id": 257, "eos_token_id": 258}
 
 

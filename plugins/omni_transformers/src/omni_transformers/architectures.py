@@ -55,14 +55,14 @@ class Architecture:
     model_type: str
     kind: Kind
     form: str
-    inputs: tuple[str, ...]
+    inputs: list[str]
 
 
 @cache
 def table() -> dict[str, Architecture]:
     """Return the architectures by the names of their classes."""
     rows = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return {name: Architecture(name, *each[:3], tuple(each[3])) for name, each in rows["architectures"].items()}
+    return {name: Architecture(name, *each) for name, each in rows["architectures"].items()}
 
 
 def made_from() -> str:
@@ -98,7 +98,7 @@ def _found() -> Iterator[Architecture]:
                 inputs = {given} if isinstance(given, str) else set(given)
                 if kind == "recognise":
                     inputs = {"audio"}
-                ordered = tuple(each for each in ("text", "image", "audio", "video") if each in inputs)
+                ordered = [each for each in ("text", "image", "audio", "video") if each in inputs]
                 yield Architecture(name, model_type, kind, how, ordered)  # type: ignore[arg-type]
 
 

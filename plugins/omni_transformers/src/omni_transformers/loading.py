@@ -16,7 +16,14 @@ from omni_transformers.checkpoints import read
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
-_NOT_OURS = ("penalty_alpha", "dola_layers", "force_words_ids", "constraints", "assistant_model", "prompt_lookup_num_tokens")
+_NOT_OURS = (
+    "penalty_alpha",
+    "dola_layers",
+    "force_words_ids",
+    "constraints",
+    "assistant_model",
+    "prompt_lookup_num_tokens",
+)
 """Settings of a generation config for which transformers would load code from a hub, or a second model."""
 
 
@@ -43,7 +50,9 @@ def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attent
         given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
     model, report = load_checked(
         model_path,
-        lambda: kind.from_pretrained(model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given),
+        lambda: kind.from_pretrained(
+            model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given
+        ),
     )
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -71,7 +80,9 @@ def load_processor(model_path: str) -> Any:
     try:
         return transformers.AutoProcessor.from_pretrained(model_path, **_LOCAL)
     except ImportError as error:
-        raise ConfigError(f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}") from error
+        raise ConfigError(
+            f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}"
+        ) from error
     except Exception as error:
         raise ConfigError(f"{model_path}: its processor cannot be read: {_first_line(error)}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from omni_core.api import ARRequest, RandomStream
+from omni_core.api import ARRequest, OmniRequest, RandomStream
 from omni_torch.api import sample, sampling_from
 
 
@@ -22,10 +22,12 @@ class Choice(LogitsProcessor):
         stop_ids: end the text.
     """
 
-    def __init__(self, given: dict[str, Any], group: str, prompt_ids: Iterable[int] = (), stop_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self, given: dict[str, Any], group: str, prompt_ids: Iterable[int] = (), stop_ids: Iterable[int] = ()
+    ) -> None:
         self.params = sampling_from(given, f"params.{group}", stop_ids=stop_ids)
         ids = list(prompt_ids)
-        self._request = ARRequest("", None, ids, self.params, random=RandomStream(self.params.seed))
+        self._request = ARRequest("", OmniRequest(), ids, self.params, random=RandomStream(self.params.seed))
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores ``[1, vocab]`` in which one token is possible."""

@@ -27,9 +27,7 @@ class Prompts:
         Raises:
             InvalidRequestError: the messages are malformed, or the chat template refuses them.
         """
-        messages = [
-            {"role": each["role"], "content": text_of(each)} for each in _messages(request.inputs)
-        ]
+        messages = [{"role": each["role"], "content": text_of(each)} for each in _messages(request.inputs)]
         if getattr(self._processor, "chat_template", None) is None:
             text = "\n".join(each["content"] for each in messages)
             return self._processor(text, return_tensors="pt")

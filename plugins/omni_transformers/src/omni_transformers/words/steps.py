@@ -42,7 +42,10 @@ def create_writer(model_path: str, device: str = "cpu", dtype: str = "auto", max
     """
     model, processor = load_model(model_path, dtype, device), load_processor(model_path)
     tokenizer = getattr(processor, "tokenizer", processor)
-    prompts, defaults = Prompts(processor, read(model_path).architecture.inputs), defaults_of(read(model_path).generation, max_new_tokens=1024)
+    prompts, defaults = (
+        Prompts(processor, read(model_path).architecture.inputs),
+        defaults_of(read(model_path).generation, max_new_tokens=1024),
+    )
     ends = model.generation_config.eos_token_id
     stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 

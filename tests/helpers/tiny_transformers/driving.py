@@ -1,0 +1,51 @@
+"""Runs a stage of a checkpoint without a pipeline: its scheduler, in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from omni_core.api import IncomingMessage, OmniRequest, OutgoingMessage, Scheduler, StagePayload
+
+
+@contextmanager
+def running(scheduler: Scheduler) -> Iterator[Scheduler]:
+    """Run a scheduler until the end of the block."""
+    thread = threading.Thread(target=scheduler.start, daemon=True)
+    thread.start()
+    try:
+        yield scheduler
+    finally:
+        scheduler.stop()
+        thread.join(60)
+
+
+def say(text: str, **params: Any) -> OmniRequest:
+    """Return a request of one message."""
+    return OmniRequest({"messages": [{"role": "user", "content": text}]}, params)
+
+
+def send(scheduler: Scheduler, name: str, request: OmniRequest) -> None:
+    """Give a scheduler a request."""
+    scheduler.inbox.put(IncomingMessage(name, "new_request", StagePayload(name, request)))
+
+
+def replies(scheduler: Scheduler, requests: Sequence[OmniRequest]) -> list[tuple[list[Any], Any]]:
+    """Send requests at once; return what each streamed, and its result. Raises the error of one that failed."""
+    for number, request in enumerate(requests):
+        send(scheduler, str(number), request)
+    streamed: list[list[Any]] = [[] for _ in requests]
+    results: dict[str, Any] = {}
+    while len(results) < len(requests):
+        message: OutgoingMessage | None = scheduler.outbox.get(60)
+        if message is None:
+            raise TimeoutError(f"{len(requests) - len(results)} requests have no result after 60 s")
+        if message.type == "error":
+            raise message.data
+        if message.type == "stream":
+            streamed[int(message.request_id)].append(message.data)
+        else:
+            results[message.request_id] = message.data
+    return [(each, results[str(number)]) for number, each in enumerate(streamed)]
