@@ -53,13 +53,16 @@ def test_a_seed_gives_the_same_text_alone_and_beside_others(llama: Path) -> None
 
 
 def test_a_stop_string_ends_the_text_before_it(llama: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(llama)
+    unreadable = [number for number in range(264) if not tokenizer.decode([number]).isalpha()]
+    asked = {"max_new_tokens": 20, "suppressed_ids": unreadable}
     with running(create_writer(str(llama))) as scheduler:
-        [(_, whole)] = replies(scheduler, [say("Hello", answer={"max_new_tokens": 20})])
-        stop = next(each for each in whole.text[1:] if each.isprintable() and each != "\ufffd")
-        [(streamed, cut)] = replies(scheduler, [say("Hello", answer={"max_new_tokens": 20, "stop": [stop]})])
+        [(_, whole)] = replies(scheduler, [say("Hello", answer=asked)])
+        stop = whole.text[4:6]
+        [(streamed, cut)] = replies(scheduler, [say("Hello", answer={**asked, "stop": [stop]})])
     assert cut.text == whole.text[: whole.text.index(stop)] == "".join(each.text for each in streamed)
     assert cut.finish_reason == "stop"
-    assert len(cut.token_ids) < 20
+    assert len(cut.token_ids) == len(cut.text) + 2
 
 
 def test_an_abort_ends_the_call_and_others_go_on(llama: Path) -> None:

@@ -12,7 +12,7 @@ from omni_torch.api import DTYPES, check_options
 BACKENDS = ("auto", "engine", "steps", "generate")
 
 OPTIONS = {
-    "backend": "auto (default: the fastest that the model allows), engine (continuous batching), steps (requests take turns, token by token), "
+    "backend": "auto (default: the fastest that the model allows), engine (continuous batching), steps (requests take turns by token), "
     "generate (one after the other)",
     "dtype": "of the weights: auto (default: the checkpoint's; on a CPU float32 in place of float16), float32, bfloat16, float16",
     "gpu": "the number of a GPU; by default the CPU",
