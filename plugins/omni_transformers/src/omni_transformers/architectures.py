@@ -17,6 +17,13 @@ from attrs import asdict, frozen
 Kind = Literal["speak", "recognise", "words"]
 """What an architecture does: make sound of text; write recordings down and nothing else; write text from any input."""
 
+KINDS: dict[Kind, str] = {
+    "speak": "/v1/audio/speech",
+    "recognise": "/v1/audio/transcriptions",
+    "words": "/v1/chat/completions",
+}
+"""The endpoint of each kind."""
+
 FORMS = {
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES": ("speak", "waveform"),
     "MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES": ("speak", "spectrogram"),

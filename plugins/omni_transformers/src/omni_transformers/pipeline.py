@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Any, Unpack
 
 from omni_core.api import Interface, PipelineConfig
 from omni_torch.api import config_folder
 from omni_transformers.checkpoints import Source, read
+from omni_transformers.licences import forbids_commerce, licence_of
 from omni_transformers.options import Options, checked
+
+logger = logging.getLogger(__name__)
 
 
 def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
@@ -19,6 +23,9 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """
     given = checked(options)
     source = read(config_folder(model_path))
+    licence = licence_of(model_path, source.folder)
+    if licence is not None and forbids_commerce(licence):
+        logger.warning("%s: its licence is %s, which allows no commercial use", model_path, licence)
     return PipelineConfig(
         model_path=model_path,
         name="transformers",

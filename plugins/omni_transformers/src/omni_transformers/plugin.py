@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.api import Component, PipelineComponent, hookimpl
+from omni_core.api import CommandComponent, Component, PipelineComponent, hookimpl
 from omni_transformers.options import OPTIONS
 
 
@@ -17,5 +17,17 @@ def omni_pipelines() -> list[Component]:
             fallback="omni_transformers.checkpoints:refusal",
             interface_from="omni_transformers.pipeline:interface",
             config_folder_fn="omni_torch.api:config_folder",
+        )
+    ]
+
+
+@hookimpl
+def omni_commands() -> list[Component]:
+    return [
+        CommandComponent(
+            "models",
+            "omni_transformers.commands:models",
+            "List the models of transformers that run here, or check one.",
+            section="Prepare",
         )
     ]
