@@ -84,6 +84,8 @@ def load_processor(model_path: str) -> Any:
             f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}"
         ) from error
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ConfigError(f"{model_path}: its processor is code of its own, which is never run here") from None
         raise ConfigError(f"{model_path}: its processor cannot be read: {_first_line(error)}") from error
 
 
