@@ -16,7 +16,7 @@ _COLUMNS = ("architecture", "does", "takes", "endpoint", "backend", "streams", "
 def rows(kind: str | None = None) -> list[dict[str, str]]:
     """Return what ``omni models`` prints, a mapping of columns for each architecture; those that were checked come first."""
     found = [_row(each) for each in table().values() if kind in (None, each.kind)]
-    return sorted(found, key=lambda row: (not row["checked with"], [*KINDS].index(row["does"])))
+    return sorted(found, key=lambda row: (not row["checked with"], list[str](KINDS).index(row["does"])))
 
 
 def _row(architecture: Architecture) -> dict[str, str]:
