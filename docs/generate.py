@@ -13,6 +13,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from generator.architectures import architectures_page
 from generator.commands import cli_page
 from generator.config import config_page
 from generator.contracts import contracts_page
@@ -208,6 +209,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": config_page(VARIABLES),
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "requests.md": requests_page(PIPELINES),
+        REFERENCE / "architectures.md": architectures_page(),
         REFERENCE / "contracts.md": contracts_page("Contracts", CONTRACTS_TEXT, CONTRACTS),
         REFERENCE / "conformance.md": contracts_page("Conformance suites", CONFORMANCE_TEXT, CONFORMANCE),
     }
