@@ -118,21 +118,45 @@ def test_eight_bits_become_floats_where_no_kernel_computes_them(tiny: dict[str, 
     assert not [each for each in model.modules() if isinstance(each, GroupsLinear)]
 
 
-def test_blocks_with_minima_are_those_of_the_package() -> None:
-    """The package reads Q4_K and does not write it: blocks of random bits, and one whose groups have no scale."""
+def blocks_with_minima(kind: str) -> Any:
+    """Return 6 rows of blocks, one of them without a scale. The package reads Q4_K and does not write it: its blocks are random bits."""
     random = np.random.default_rng(0)
+    if kind == "Q4_1":
+        rows = random.standard_normal((6, 96)).astype(np.float32)
+        rows[2, 32:64] = 0.25
+        return gguf.quants.quantize(rows, TYPES.Q4_1)
     blocks = random.integers(0, 256, (6, 3, 144), dtype=np.uint8)
     blocks[..., :4] = np.frombuffer(struct.pack("<2e", 0.01, 0.02), np.uint8)
     blocks[2, 1, 4:8] = 0
-    data = blocks.reshape(6, -1)
-    exact = torch.from_numpy(np.array(gguf.quants.dequantize(data, TYPES.Q4_K)))
-    values, scales = _narrowed("Q4_K", data)
+    return blocks.reshape(6, -1)
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K"])
+def test_blocks_with_minima_are_those_of_the_package(kind: str) -> None:
+    data = blocks_with_minima(kind)
+    exact = torch.from_numpy(np.array(gguf.quants.dequantize(data, TYPES[kind])))
+    values, scales = _narrowed(kind, data)
     found = widened(values, scales, torch.float32)
     step = scales[:, 0].float().abs().repeat_interleave(32, 1)
     # A zero point of up to 16 * 63 steps is rounded to 8 bits.
     zero = scales[:, 1].float().abs().repeat_interleave(32, 1)
     assert ((found - exact).abs() <= step * (zero + 15) * 2**-6 + 1e-6).all()
     assert (found - exact).norm() / exact.norm() < 0.01
+
+
+@pytest.mark.parametrize(("kind", "size"), [("Q5_K", 176), ("Q6_K", 210)])
+def test_five_and_six_bits_are_rounded_to_eight(kind: str, size: int) -> None:
+    """The package reads them and does not write them: blocks of random bits, with scales of a few thousandths."""
+    blocks = np.random.default_rng(0).integers(0, 256, (6, 3, size), dtype=np.uint8)
+    half = np.frombuffer(struct.pack("<e", 0.003), np.uint8)
+    for start in (0, 2) if kind == "Q5_K" else (208,):
+        blocks[..., start : start + 2] = half
+    data = blocks.reshape(6, -1)
+    exact = torch.from_numpy(np.array(gguf.quants.dequantize(data, TYPES[kind])))
+    values, scales = _narrowed(kind, data)
+    assert values.dtype == torch.int8
+    found = widened(values, scales, torch.float32, exact=True)
+    assert ((found - exact).abs() <= scales.float().repeat_interleave(32, 1) * 0.51 * (1 + 2**-7)).all()
 
 
 def test_a_layer_in_four_bits_is_unpacked_once(

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from omni_torch.processes.tensor_parallel import ALONE, Part, TensorParallel, random_of
     from omni_torch.quantization.coded_weights import UNIT
     from omni_torch.quantization.packed_linear import Pack, pack, pack_decoder, pack_linears
-    from omni_torch.quantization.quantized_checkpoints import open_checkpoint
+    from omni_torch.quantization.quantized_checkpoints import SCALES, VALUES, open_checkpoint
     from omni_torch.quantization.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear, quantize_for
     from omni_torch.quantization.scaled_linear import ScaledLinear
     from omni_torch.runners.decoder_model import DecoderModel
@@ -118,7 +118,7 @@ __all__ = [
     "read_templates", "check_length", "encoded", "longest_token", "random_checkpoint",
     # Weights: read into modules, and prepared for later starts
     "Checkpoint", "PartOf", "Source", "Sources", "embedding", "load_module", "prefixed", "whole", "GgufCheckpoint",
-    "open_checkpoint", "file_identity", "filled_on", "keeps_bfloat16", "kept_as_stored", "load_prepared",
+    "open_checkpoint", "SCALES", "VALUES", "file_identity", "filled_on", "keeps_bfloat16", "kept_as_stored", "load_prepared",
     # Linear layers with packed and quantised weights
     "Pack", "pack", "pack_decoder", "pack_linears", "ScaledLinear", "Int4Linear", "Int4WeightLinear",
     "Int8GroupsLinear", "quantize_for", "UNIT",
@@ -174,7 +174,7 @@ _HOMES = {
     "omni_torch.processes.tensor_parallel": "ALONE Part TensorParallel random_of",
     "omni_torch.quantization.coded_weights": "UNIT",
     "omni_torch.quantization.packed_linear": "Pack pack pack_decoder pack_linears",
-    "omni_torch.quantization.quantized_checkpoints": "open_checkpoint",
+    "omni_torch.quantization.quantized_checkpoints": "SCALES VALUES open_checkpoint",
     "omni_torch.quantization.quantized_linear": "Int4Linear Int4WeightLinear Int8GroupsLinear quantize_for",
     "omni_torch.quantization.scaled_linear": "ScaledLinear",
     "omni_torch.runners.decoder_model": "DecoderModel",

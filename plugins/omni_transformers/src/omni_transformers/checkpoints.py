@@ -11,6 +11,7 @@ from attrs import frozen
 from omni_core.api import ConfigError
 from omni_torch.api import download, read_json
 from omni_transformers.architectures import Architecture, architecture_of, made_from
+from omni_transformers.gguf_files import folder_of, is_gguf
 
 FILES = (
     "README.md",
@@ -62,7 +63,7 @@ def read(folder: str) -> Source:
     Raises:
         ConfigError: it cannot be run here; the message says why and what to do.
     """
-    path = Path(folder)
+    path = Path(folder_of(folder) if is_gguf(folder) else folder)
     if (path / "adapter_config.json").exists():
         raise ConfigError(
             f"{folder}: is an adapter (adapter_config.json), which names another checkpoint to load; merge it into its base model "
@@ -95,8 +96,8 @@ def refusal(folder: str) -> str | None:
 
 
 def fetch(model_path: str) -> str:
-    """Download a checkpoint, if it is a hub id; return its folder."""
-    return download(model_path, files=FILES)
+    """Download a checkpoint, if it is a hub id; return its folder, or that of a GGUF file."""
+    return folder_of(model_path) if is_gguf(model_path) else download(model_path, files=FILES)
 
 
 def _installed() -> str:

@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from omni_core.api import ConfigError
 from omni_torch.api import load_checked
 from omni_transformers.checkpoints import read
+from omni_transformers.gguf_files import linked, load_linked
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -48,6 +49,12 @@ def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attent
     given = {} if attention is None else {"attn_implementation": attention}
     if attention is None and "/" in str(source.config.get("attn_implementation", "")):
         given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
+    if (file := linked(source.folder)) is not None:
+        return (
+            load_linked(kind, source.folder, file, torch.float32 if wanted == "auto" else wanted)
+            .eval()
+            .requires_grad_(False)
+        )
     model, report = load_checked(
         model_path,
         lambda: kind.from_pretrained(

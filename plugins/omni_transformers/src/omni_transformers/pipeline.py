@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from omni_core.api import Interface, PipelineConfig
 from omni_torch.api import config_folder
 from omni_transformers.checkpoints import Source, read
+from omni_transformers.gguf_files import is_gguf
 from omni_transformers.licences import forbids_commerce, licence_of
 from omni_transformers.options import Options, checked
 
@@ -22,7 +23,7 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         ConfigError: an option is wrong, or the checkpoint cannot be run here.
     """
     given = checked(options)
-    source = read(config_folder(model_path))
+    source = read(model_path if is_gguf(model_path) else config_folder(model_path))
     licence = licence_of(model_path, source.folder)
     if licence is not None and forbids_commerce(licence):
         logger.warning("%s: its licence is %s, which allows no commercial use", model_path, licence)

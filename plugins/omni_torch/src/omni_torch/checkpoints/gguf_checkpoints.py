@@ -1,7 +1,8 @@
 """Reads the weights of a text decoder from a GGUF file, under the names of a checkpoint in safetensors.
 
-Needs the ``gguf`` package, an optional extra. Q8_0, Q4_0 and Q4_K are loaded in 8 and 4 bits as they are
-(:mod:`omni_torch.quantization.quantized_checkpoints` has the names); every other type that the package knows becomes floats.
+Needs the ``gguf`` package, an optional extra. Q8_0, Q4_0, Q4_1 and Q4_K are loaded in 8 and 4 bits as they are
+(:mod:`omni_torch.quantization.quantized_checkpoints` has the names), Q5_K and Q6_K rounded to 8 bits; every other type that the package
+knows becomes floats.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from omni_core.api import ConfigError
 from omni_torch.checkpoints.weights import Checkpoint, PartOf, whole
 from omni_torch.operations.few_rows import GROUP, Groups, packed_int4
 from omni_torch.quantization.quantized_checkpoints import SCALES, VALUES
+from omni_torch.quantization.quantized_values import quantized_int8_groups
 
 NAMES = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head", "attn_norm": "input_layernorm",
@@ -189,8 +191,15 @@ def _kind(tensor: Any) -> str:
     return str(tensor.tensor_type.name)
 
 
-NARROW = {"Q8_0": Groups(8), "Q4_0": Groups(4), "Q4_K": Groups(4, zero_points=True)}
-"""The types that are loaded as they are."""
+NARROW = {
+    "Q8_0": Groups(8),
+    "Q4_0": Groups(4),
+    "Q4_1": Groups(4, zero_points=True),
+    "Q4_K": Groups(4, zero_points=True),
+    "Q5_K": Groups(8),
+    "Q6_K": Groups(8),
+}
+"""The types that stay narrow, and how. Those of 5 and 6 bits are rounded to 8."""
 
 
 def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -201,6 +210,17 @@ def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
         halves = torch.from_numpy(np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32))
         narrow = torch.from_numpy(blocks[..., 2:].reshape(len(rows), -1).copy())
         return narrow.view(torch.int8) if kind == "Q8_0" else narrow, halves.to(torch.bfloat16)
+    if kind in ("Q5_K", "Q6_K"):
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        return quantized_int8_groups(torch.from_numpy(dequantize(rows, GGMLQuantizationType[kind])))
+    if kind == "Q4_1":  # a scale and a minimum in float16, then 16 bytes as ours are
+        blocks = rows.reshape(len(rows), -1, 4 + GROUP // 2)
+        pairs = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
+        scales, minima = pairs[..., 0], -pairs[..., 1]
+        stored = np.where(scales[..., None] == 0, 0, blocks[..., 4:]).reshape(len(rows), -1)
+        return torch.from_numpy(stored.copy()), _with_zero_points(scales, minima)
     # Two float16, 12 bytes of eight 6-bit scales and minima, and 128 bytes: of 32 the low halves are a group, the high ones the next.
     from gguf.quants import Q4_K
 
@@ -210,9 +230,16 @@ def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
     factors, minima = low * both[:, :1], high * both[:, 1:]
     bytes_of = supers[:, 16:].reshape(-1, SUPER // 2, 1, GROUP)
     values = np.concatenate([bytes_of & 15, bytes_of >> 4], 2).reshape(-1, SUPER, GROUP)
-    # A group without a scale is its minimum everywhere, which a zero point alone cannot say.
     values = np.where(factors[..., None] == 0, 0, values).astype(np.uint8)
+    both_rows = _with_zero_points(factors.reshape(len(rows), -1), minima.reshape(len(rows), -1))
+    return packed_int4(torch.from_numpy(values.reshape(len(rows), -1))), both_rows
+
+
+def _with_zero_points(factors: Any, minima: Any) -> torch.Tensor:
+    """Return scales and zero points ``[out, 2, groups]`` of values ``q * factor - minimum``, where ``q`` is 0 if the factor is.
+
+    A group without a factor is its minimum everywhere, which a zero point alone cannot say.
+    """
     scales = np.where(factors == 0, minima, factors)
     zeros = np.divide(minima, scales, out=np.zeros_like(minima), where=scales != 0)
-    both_rows = torch.from_numpy(np.stack([scales.reshape(len(rows), -1), zeros.reshape(len(rows), -1)], 1))
-    return packed_int4(torch.from_numpy(values.reshape(len(rows), -1))), both_rows.to(torch.bfloat16)
+    return torch.from_numpy(np.stack([scales, zeros], 1)).to(torch.bfloat16)
