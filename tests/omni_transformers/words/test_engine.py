@@ -11,7 +11,7 @@ from tiny_transformers import checkpoint, writers
 from tiny_transformers.driving import running
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from omni_core.api import ConfigError, IncomingMessage, OmniRequest, StagePayload
+from omni_core.api import IncomingMessage, OmniRequest, StagePayload
 from omni_transformers.words.engine import create_answer, create_prepare
 
 TEXTS = [
