@@ -79,12 +79,14 @@ def full_attention(
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 
 
-def generate(model: ToyModel, prompt: list[int], sampling: SamplingParams) -> list[int]:
+def generate(
+    model: ToyModel, prompt: list[int], sampling: SamplingParams, attention: Any = full_attention
+) -> list[int]:
     """Token by token, everything recomputed each time."""
     request = ARRequest("reference", None, prompt, sampling, random=RandomStream(sampling.seed))  # type: ignore[arg-type]
     while len(request.output_ids) < sampling.max_new_tokens:
         ids = torch.tensor(prompt + request.output_ids)
-        hidden = model.run(model.embed(ids), torch.arange(len(ids)), full_attention)
+        hidden = model.run(model.embed(ids), torch.arange(len(ids)), attention)
         (token,) = sample(model.compute_logits(hidden[-1:]), [request])
         request.output_ids.append(token)
         if token in sampling.stop_ids:

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from omni_core.model_runner import (
         ARModel,
         ARRequest,
+        AttentionForm,
         CacheAttention,
         ContentSpan,
         DecodeCache,
@@ -140,7 +141,7 @@ __all__ = [
     "AsideScheduler", "IncomingMessage", "MessageQueue", "OutgoingMessage", "Scheduler", "LoopScheduler", "pausing",
     "take_pausing", "SimpleScheduler", "StreamingScheduler",
     # Model runners and the batches that they compute
-    "ARModel", "ARRequest", "CacheAttention", "ContentSpan", "DecodeCache", "FeedbackStrategy", "FinishReason",
+    "ARModel", "ARRequest", "AttentionForm", "CacheAttention", "ContentSpan", "DecodeCache", "FeedbackStrategy", "FinishReason",
     "Forward", "ForwardBatch", "ForwardOutput", "KVLayout", "ModelRunner", "PagedAttention", "RandomStream",
     "SamplingParams",
     # Relays: how bytes travel, and what they are to a relay
@@ -182,7 +183,7 @@ _HOMES = {
     ),
     "omni_core.machines": "Grant Launcher LauncherOptions LocalMachine Need RunMachine",
     "omni_core.model_runner": (
-        "ARModel ARRequest CacheAttention ContentSpan DecodeCache FeedbackStrategy FinishReason Forward "
+        "ARModel ARRequest AttentionForm CacheAttention ContentSpan DecodeCache FeedbackStrategy FinishReason Forward "
         "ForwardBatch ForwardOutput KVLayout ModelRunner PagedAttention RandomStream SamplingParams"
     ),
     "omni_core.plugins": "PluginRegistry load_plugins",

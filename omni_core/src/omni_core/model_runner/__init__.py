@@ -4,7 +4,7 @@ A model whose input depends on its last output has a :class:`FeedbackStrategy` b
 their data only.
 """
 
-from omni_core.model_runner.attention import CacheAttention, DecodeCache, PagedAttention
+from omni_core.model_runner.attention import AttentionForm, CacheAttention, DecodeCache, PagedAttention
 from omni_core.model_runner.base import ARModel, FeedbackStrategy, Forward, ModelRunner
 from omni_core.model_runner.types import (
     ARRequest,
@@ -20,6 +20,7 @@ from omni_core.model_runner.types import (
 __all__ = [
     "ARModel",
     "ARRequest",
+    "AttentionForm",
     "CacheAttention",
     "ContentSpan",
     "DecodeCache",

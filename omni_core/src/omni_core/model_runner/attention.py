@@ -6,8 +6,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from attrs import frozen
+
 Tensor = Any
 """A tensor of the library that the model is written in."""
+
+
+@frozen(eq=False)
+class AttentionForm:
+    """How a layer attends, where it is not plainly causal. A scheduler's attention has each of these, or refuses the model by its name.
+
+    Attributes:
+        window: the newest positions that a token attends to, its own included; ``None``: all.
+        soft_cap: a scaled product ``s`` becomes ``soft_cap * tanh(s / soft_cap)``; ``None``: it stays.
+        sinks: ``[heads]``, a logit of each query head that takes its part of the softmax and has no value; ``None``: none.
+    """
+
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """What it differs in, in words for messages."""
+        named = {"a sliding window": self.window, "a soft cap": self.soft_cap, "sinks": self.sinks}
+        return [name for name, value in named.items() if value is not None]
 
 
 class DecodeCache(NamedTuple):
@@ -33,7 +56,7 @@ class PagedAttention(Protocol):
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
         """Store ``key`` and ``value`` (``[n, kv_heads, head_dim]``) and return ``[n, heads, head_dim]`` for ``query``.
 
-        ``scale`` defaults to ``head_dim ** -0.5``.
+        ``scale`` defaults to ``head_dim ** -0.5``. The layer attends in the form that the model's ``kv_layout`` names for it.
 
         Raises:
             ValueError: a tensor has another shape than the batch and its cache.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from attrs import define, field, frozen
 
-from omni_core.model_runner.attention import PagedAttention, Tensor
+from omni_core.model_runner.attention import AttentionForm, PagedAttention, Tensor
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import OutgoingMessage
 
@@ -81,6 +81,7 @@ class KVLayout:
     """The KV cache of a model per token: ``layers`` pairs of K and V of shape ``[kv_heads, head_dim]`` in ``dtype``.
 
     ``heads`` is the number of query heads, for schedulers that set up their attention before the first query; 0: unknown.
+    ``forms`` says how each layer attends, ``None`` for a plain one; empty: all are plain.
     """
 
     layers: int
@@ -88,6 +89,12 @@ class KVLayout:
     head_dim: int
     dtype: Any
     heads: int = 0
+    forms: Sequence[AttentionForm | None] = ()
+
+    @property
+    def form_names(self) -> list[str]:
+        """What any layer's form differs in from plain attention, in words for messages; empty: all are plain."""
+        return sorted({name for form in self.forms if form is not None for name in form.names})
 
 
 @frozen

@@ -52,7 +52,8 @@ class OmniScheduler(LoopedScheduler):
         server_args: fields of SGLang's ``ServerArgs`` to set, such as ``{"schedule_policy": "lpm"}``.
 
     Raises:
-        ConfigError: there is another one in this process, or the model's ``kv_layout`` does not give its query heads.
+        ConfigError: there is another one in this process, the model's ``kv_layout`` does not give its query heads, or
+            a layer does not attend plainly.
     """
 
     def __init__(
@@ -77,6 +78,10 @@ class OmniScheduler(LoopedScheduler):
         if not layout.heads:
             raise ConfigError(
                 f"{type(model).__name__}.kv_layout.heads: unset; SGLang must know the number of query heads before it starts"
+            )
+        if forms := layout.form_names:
+            raise ConfigError(
+                f"scheduler: {type(model).__name__} has {' and '.join(forms)}, and this one attends plainly; use `engine`"
             )
         position_bytes = 2 * layout.layers * layout.kv_heads * layout.head_dim * layout.dtype.itemsize
         if kv_blocks is None:

@@ -168,7 +168,7 @@ class KVCache:
     """K and V of every layer: ``[blocks * block_size, kv_heads, head_dim]`` each, and each request's block table.
 
     ``kept`` (``[blocks * block_size, kept_width]``) holds what a runner stores beside them. The slots from ``scratch`` on belong
-    to no block and are never read: padding rows of a recorded step write there.
+    to no block and are never read: padding rows of a recorded step write there. ``forms`` are the layout's.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class KVCache:
         self.keys = tuple(_zeros(shape, layout.dtype, device) for _ in range(layout.layers))
         self.values = tuple(_zeros(shape, layout.dtype, device) for _ in range(layout.layers))
         self.kept = torch.empty(self.scratch, kept_width, dtype=layout.dtype, device=device)
-        self.block_size = block_size
+        self.block_size, self.forms = block_size, layout.forms
         self.pool = BlockPool(blocks)
         self._tables: dict[str, _Table] = {}
         self._pending_clear: set[int] = set()

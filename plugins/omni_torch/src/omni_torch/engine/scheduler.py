@@ -63,7 +63,7 @@ class EngineScheduler(LoopedScheduler):
         max_context: the most positions of one request; a longer prompt is an error, longer output ends with ``length``. By default
             the runner's, and :data:`DEFAULT_CONTEXT` if it has none.
         cuda_graphs: true if decode steps are recorded on a GPU and replayed; a recorder in tests, for any device. By default
-            true for a stage of one rank: sums over ranks are untested inside a graph.
+            true for a stage of one rank, whose sums over ranks would be untested inside a graph, and layers that all attend plainly.
         step_kernels: true if a model may compute a step on a CPU by one call of an installed kernel (decision 0024).
         gpu_memory: the stage's budget on its GPU: bytes, or a share of the GPU.
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
@@ -134,7 +134,12 @@ class EngineScheduler(LoopedScheduler):
                 )
             kv_blocks = min(kv_blocks, max_running * longest)
         backend = choose(attention, runner.device, layout, block_size)
-        graphs = Graphs.choose(runner.device, tp_size == 1 if cuda_graphs is None else cuda_graphs)
+        forms = " and ".join(layout.form_names)
+        if cuda_graphs and forms:
+            raise ConfigError(
+                f"cuda_graphs: recorded steps attend plainly, and {type(runner.model).__name__} has {forms}; leave it out"
+            )
+        graphs = Graphs.choose(runner.device, tp_size == 1 and not forms if cuda_graphs is None else cuda_graphs)
         scratch = 0 if graphs is None else padded(max_running)
         self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width, scratch)
         if isinstance(runner, ARModelRunner) and runner.hands_over:
@@ -144,7 +149,7 @@ class EngineScheduler(LoopedScheduler):
         if graphs is not None:
             self._graphs = DecodeGraphs(runner.model, self.attention, graphs, max_running, max_context)
         self._kernel_taken = True  # until a step of decodes shows that the model has none
-        self._step_kernels = step_kernels and graphs is None and runner.device.type == "cpu"
+        self._step_kernels = step_kernels and not forms and graphs is None and runner.device.type == "cpu"
         heard = runner.output_seconds
         made = policy_of(policy)
         self._pace = None if made is None else Pace(made, TEXT_SECONDS if heard is None else heard)

@@ -26,6 +26,10 @@ def interface(source: Source) -> Interface:
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
-    """Return the stages."""
-    factory = "omni_transformers.words.steps:create_writer"
-    return [given.stage(GROUP, factory=factory, factory_args=given.network, terminal=True)]
+    """Return the stages. Which backend computes is known when the model is loaded, so they are the same for all."""
+    both = {**given.network, "backend": given.backend}
+    home = "omni_transformers.words.engine"
+    return [
+        given.stage("prepare", factory=f"{home}:create_prepare", factory_args=both, next=GROUP),
+        given.stage(GROUP, factory=f"{home}:create_answer", factory_args=both, terminal=True),
+    ]

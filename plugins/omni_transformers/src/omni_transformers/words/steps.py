@@ -50,7 +50,7 @@ def create_writer(model_path: str, device: str = "cpu", dtype: str = "auto", max
     stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
     def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
-        inputs = prompts.inputs(payload.request).to(device=device)
+        inputs = prompts.inputs(payload.data or payload.request).to(device=device)
         given = {**defaults, **payload.request.params.get(GROUP, {})}
         stops = StopStrings(given.pop("stop", None) or ())
         prompt = inputs["input_ids"][0].tolist()

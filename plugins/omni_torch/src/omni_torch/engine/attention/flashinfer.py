@@ -105,6 +105,8 @@ class FlashInferBackend(AttentionBackend):
             return "it needs compute capability 8.0 or higher"
         if layout.dtype not in (torch.float16, torch.bfloat16):
             return f"it computes in float16 or bfloat16, the cache is {layout.dtype}"
+        if layout.form_names:
+            return f"it attends plainly, the model has {' and '.join(layout.form_names)}"
         if layout.head_dim not in HEAD_DIMS:
             return f"its kernels have head sizes {', '.join(map(str, HEAD_DIMS))}, the model has {layout.head_dim}"
         return None

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from omni_core.api import ARRequest, KVLayout
 from omni_torch.engine.attention.base import AttentionBackend, StepAttention
 from omni_torch.engine.attention.decode import paged_decode
+from omni_torch.engine.attention.forms import FormedAttention
 from omni_torch.engine.attention.static import DecodeTables, StaticAttention
 from omni_torch.engine.kv_cache import KVCache
 
@@ -50,7 +51,7 @@ class StaticPagedAttention(StaticAttention):
 
 
 class SdpaBackend(AttentionBackend):
-    """Works on every device."""
+    """Works on every device, in every form."""
 
     name = "sdpa"
     static_decode = StaticPagedAttention
@@ -60,6 +61,8 @@ class SdpaBackend(AttentionBackend):
         return None
 
     def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
+        if self.cache.forms:
+            return FormedAttention(self.cache, requests, starts, lengths, PagedAttention)
         return PagedAttention(self.cache, requests, starts, lengths)
 
 

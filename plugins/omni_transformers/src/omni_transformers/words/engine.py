@@ -1,0 +1,228 @@
+"""The stages of a model that writes text: its prompts, and its answers, by the engine where it fits, else in turns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from omni_core.api import (
+    ARRequest,
+    ConfigError,
+    ForwardBatch,
+    ForwardOutput,
+    IncomingMessage,
+    OutgoingMessage,
+    RandomStream,
+    Scheduler,
+    StagePayload,
+    TextChunk,
+    TextResult,
+)
+from omni_torch.api import ARModelRunner, EngineScheduler, StopStrings, sampling_from, text_decoder
+from omni_transformers.checkpoints import read
+from omni_transformers.defaults import defaults_of
+from omni_transformers.loading import load_model, load_processor
+from omni_transformers.words.declaration import GROUP
+from omni_transformers.words.engine_fit import Unfit, fitted
+from omni_transformers.words.engine_model import EngineModel
+from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
+from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.steps import create_writer
+
+logger = logging.getLogger(__name__)
+
+_lock = Lock()
+_chosen: dict[tuple[str, str, str, str], EngineModel | None] = {}
+
+
+def engine_model(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
+    """Return a checkpoint's model for the engine; ``None``: another backend computes it. Looked at once in a process.
+
+    Raises:
+        ConfigError: ``backend`` is ``engine``, and it does not fit; or the checkpoint cannot be loaded.
+    """
+    key = model_path, device, dtype, backend
+    with _lock:
+        if key not in _chosen:
+            _chosen[key] = _choose(*key)
+        return _chosen[key]
+
+
+def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
+    if backend not in ("auto", "engine"):
+        return None
+    model = load_model(model_path, dtype, device)
+    try:
+        if not hasattr(_tokenizer(load_processor(model_path)), "backend_tokenizer"):
+            raise Unfit("its tokenizer is none of the package tokenizers")
+        return fitted(model)
+    except Unfit as unfit:
+        what = f"{type(model).__name__} does not fit the engine: {unfit}"
+    if backend == "engine":
+        raise ConfigError(f"backend: {what}; choose steps")
+    logger.warning("%s; it computes by steps", what)
+    return None
+
+
+def _tokenizer(processor: Any) -> Any:
+    return getattr(processor, "tokenizer", processor)
+
+
+def create_prepare(
+    model_path: str, device: str = "cpu", dtype: str = "auto", backend: str = "auto"
+) -> Callable[[StagePayload], Any]:
+    """Return the stage that makes a :class:`Prompt` of a request; for another backend than the engine the request itself.
+
+    Raises:
+        ConfigError: as :func:`engine_model`.
+    """
+    model = engine_model(model_path, device, dtype, backend)
+    if model is None:
+        return lambda payload: payload.request
+    prompts = Prompts(load_processor(model_path), read(model_path).architecture.inputs)
+
+    def prepare(payload: StagePayload) -> Prompt:
+        return captured(model, placed(prompts.inputs(payload.request), model))
+
+    return prepare
+
+
+def placed(inputs: Any, model: EngineModel) -> dict[str, Any]:
+    """Return the inputs of a forward on its model's device, floats in its type."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(place, value))
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(model.model.device, model.model.dtype if value.is_floating_point() else None)
+
+    return {name: place(value) for name, value in inputs.items()}
+
+
+def create_answer(
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    backend: str = "auto",
+    max_running: int | None = None,
+    max_batch_tokens: int = 2048,
+    chunk_size: int | None = None,
+    kv_cache_mb: int | None = None,
+    kv_blocks: int | None = None,
+    max_context: int | None = None,
+    prefix_cache: bool = True,
+    attention: str = "auto",
+    gpu_memory: int | float | None = None,
+) -> Scheduler:
+    """Return the stage that answers.
+
+    Args:
+        backend: ``auto``, ``engine``, ``steps`` or ``generate``.
+        max_running: requests computed together; by default 32, in turns 8.
+        max_batch_tokens, chunk_size, kv_cache_mb, kv_blocks, max_context, prefix_cache, attention, gpu_memory: as the engine has them.
+
+    Raises:
+        ConfigError: as :func:`engine_model`, or an option is out of range.
+    """
+    model = engine_model(model_path, device, dtype, backend)
+    if model is None:
+        running = 1 if backend == "generate" else 8 if max_running is None else max_running
+        return create_writer(model_path, device, dtype, max_running=running)
+    defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
+    return EngineScheduler(
+        Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
+        max_running=32 if max_running is None else max_running,
+        max_batch_tokens=max_batch_tokens,
+        chunk_size=chunk_size,
+        kv_cache_mb=kv_cache_mb,
+        kv_blocks=kv_blocks,
+        max_context=max_context,
+        prefix_cache=prefix_cache,
+        attention=attention,
+        gpu_memory=gpu_memory,
+    )
+
+
+@define(eq=False)
+class _Answer:
+    """A request's prompt, and its text so far, of which ``sent`` characters were streamed."""
+
+    prompt: Prompt
+    stops: StopStrings
+    step: Callable[[int], str | None]
+    sent: int = 0
+    fed: int = field(default=0)
+
+    def feed(self, ids: list[int]) -> bool:
+        """Add the text of new ids; return True once it has a stop string."""
+        for token in ids[self.fed :]:
+            self.stops.feed(self.step(token) or "")
+        self.fed = len(ids)
+        return self.stops.end is not None
+
+
+class Answers(ARModelRunner):
+    """Writes the answers to prompts, and streams their text.
+
+    Args:
+        tokenizer: of the checkpoint.
+        defaults: of the parameters that a request does not give.
+    """
+
+    model: EngineModel
+
+    def __init__(self, model: EngineModel, tokenizer: Any, defaults: dict[str, Any], device: str = "cpu") -> None:
+        super().__init__(model, device)
+        self._tokenizer, self._defaults = tokenizer, defaults
+        generation = model.model.generation_config
+        ends = generation.eos_token_id
+        self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        self._suppressed = list(generation.suppress_tokens or ())
+        most = getattr(model.decoder.module.config, "max_position_embeddings", None)
+        self.max_context = most if isinstance(most, int) and most > 0 else None
+
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        if message.type != "new_request":
+            return None
+        payload: StagePayload = message.data
+        given = {**self._defaults, **payload.request.params.get(GROUP, {})}
+        stops = StopStrings(given.pop("stop", None) or ())
+        sampling = sampling_from(given, f"params.{GROUP}", stop_ids=self._stop_ids, suppressed_ids=self._suppressed)
+        return request_of(
+            payload.data,
+            payload.request_id,
+            request=payload.request.without_inputs(),
+            sampling=sampling,
+            random=RandomStream(sampling.seed),
+            state=_Answer(payload.data, stops, text_decoder(self._tokenizer.backend_tokenizer)),
+        )
+
+    def before_forward(self, batch: ForwardBatch) -> None:
+        fill_extra(batch, lambda request: request.state.prompt)
+
+    def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
+        for request, _ in sampled:
+            if request.state.feed(request.output_ids):
+                request.finish_reason = "stop"
+
+    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
+        answer: _Answer = request.state
+        stops = answer.stops
+        if request.finish_reason is not None:  # what is still incomplete is a replacement mark in the text of all ids
+            whole = self._tokenizer.backend_tokenizer.decode(request.output_ids, skip_special_tokens=True)
+            stops.feed(whole[len(stops.text) :])
+        end = stops.end if stops.end is not None else stops.safe if request.finish_reason is None else len(stops.text)
+        if end > answer.sent:
+            yield OutgoingMessage(request.request_id, "stream", TextChunk(stops.text[answer.sent : end]))
+            answer.sent = end
+
+    def result(self, request: ARRequest) -> TextResult:
+        usage = {"prompt_tokens": len(request.prompt_ids), "completion_tokens": len(request.output_ids)}
+        text = request.state.stops.text[: request.state.sent]
+        return TextResult(text, list(request.output_ids), request.finish_reason or "stop", usage)

@@ -1,0 +1,166 @@
+"""A decoder of transformers on the engine's contract: its own modules, with the engine's attention in place of theirs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AttentionInterface
+
+from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
+
+NAME = "omni-engine"
+"""The attention function, in transformers' table. It has no mask function, so that no mask is made."""
+
+_attend: ContextVar[Callable[..., torch.Tensor]] = ContextVar("attend")
+_decode: ContextVar[Callable[[dict[str, Any]], Any] | None] = ContextVar("decode", default=None)
+
+
+def _attention(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **given: Any
+) -> tuple[torch.Tensor, None]:
+    return _attend.get()(module, query, key, value, mask, given), None
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+@contextmanager
+def attending(attend: Callable[..., torch.Tensor]) -> Iterator[None]:
+    """Let ``attend(module, query, key, value, mask, given)`` compute the attention of layers that call :data:`NAME`, in this thread."""
+    token = _attend.set(attend)
+    try:
+        yield
+    finally:
+        _attend.reset(token)
+
+
+class Decoder:
+    """The decoder inside a model, and a door in front of it: in a thread, what is done when the model calls its decoder.
+
+    Attributes:
+        module: the decoder.
+        run: its own forward, past the door.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.module = model.get_decoder()
+        own = self.module.forward
+        self.run: Callable[..., Any] = getattr(own, "past_the_door", own)
+        if self.run is own:
+            signature = inspect.signature(own)
+
+            @wraps(own)
+            def forward(*given: Any, **named: Any) -> Any:
+                decode = _decode.get()
+                if decode is None:
+                    return own(*given, **named)
+                bound = signature.bind(*given, **named).arguments
+                further = bound.pop("kwargs", {})
+                return decode({**bound, **further})
+
+            forward.past_the_door = own  # type: ignore[attr-defined]
+            self.module.forward = forward
+
+    @staticmethod
+    @contextmanager
+    def instead(decode: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+        """Call ``decode`` with the decoder's arguments by name in place of it, in this thread."""
+        token = _decode.set(decode)
+        try:
+            yield
+        finally:
+            _decode.reset(token)
+
+    def attend_by(self, name: str) -> None:
+        """Let its layers call an attention function of transformers' table."""
+        self.module.set_attn_implementation(name)
+
+
+class _Decoded:
+    """A decoder's output: hidden states, and nothing else of what it may have."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.last_hidden_state,)[index]
+
+
+class EngineModel(nn.Module):
+    """An :class:`omni_core.api.ARModel` of a model of transformers.
+
+    Args:
+        model: whole.
+        decoder: its decoder.
+        layout: of its keys and values.
+        vocab_size: the width of its logits.
+        plain_head: true if the logits are those of its output embeddings alone; else the model's own code after the decoder computes them.
+    """
+
+    def __init__(self, model: Any, decoder: Decoder, layout: KVLayout, vocab_size: int, *, plain_head: bool) -> None:
+        super().__init__()
+        self.model, self.decoder = model, decoder
+        self._embedding, self._head = model.get_input_embeddings(), model.get_output_embeddings()
+        self.kv_layout, self.vocab_size = layout, vocab_size
+        self.hidden_size = int(self._embedding.weight.shape[1])
+        self.plain_head = plain_head
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """See :class:`omni_core.api.ARModel`."""
+        embeds: torch.Tensor = self._embedding(ids)
+        return embeds
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """Compute packed rows. ``batch.extra``: further arguments of the decoder."""
+        assert batch.input_embeds is not None
+        attention, width = batch.attention, self.kv_layout.head_dim
+
+        def attend(
+            module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, given: dict[str, Any]
+        ) -> torch.Tensor:
+            q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+            scale = given.get("scaling")
+            mixed: torch.Tensor
+            if q.shape[2] == v.shape[2] == width:
+                mixed = attention(module.layer_idx, q, k, v, scale)
+            else:  # zeros change no product
+                scale = q.shape[2] ** -0.5 if scale is None else scale
+                wide_q, wide_k, wide_v = (F.pad(each, (0, width - each.shape[2])) for each in (q, k, v))
+                mixed = attention(module.layer_idx, wide_q, wide_k, wide_v, scale)[..., : v.shape[2]]
+            return mixed.unsqueeze(0)
+
+        with attending(attend):
+            output = self.decoder.run(
+                inputs_embeds=batch.input_embeds.unsqueeze(0),
+                position_ids=batch.positions.unsqueeze(-2),
+                use_cache=False,
+                **batch.extra,
+            )
+        return ForwardOutput(output.last_hidden_state[0])
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See :class:`omni_core.api.ARModel`."""
+        if self.plain_head:
+            logits: torch.Tensor = self._head(hidden)
+            return logits
+        rows = len(hidden)
+        with self.decoder.instead(lambda given: _Decoded(hidden.unsqueeze(0))):
+            output = self.model(
+                inputs_embeds=hidden.new_zeros(1, rows, self.hidden_size),
+                position_ids=torch.arange(rows, device=hidden.device).unsqueeze(0),
+                use_cache=False,
+            )
+        own: torch.Tensor = output.logits[0]
+        return own
