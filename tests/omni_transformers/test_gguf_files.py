@@ -18,6 +18,7 @@ from omni_torch.api import Int4WeightLinear, Int8GroupsLinear
 from omni_transformers.gguf_files import folder_of
 from omni_transformers.loading import load_model
 from omni_transformers.pipeline import interface
+from omni_transformers.words.common_form import described
 from omni_transformers.words.steps import create_writer
 
 gguf: Any = pytest.importorskip("gguf")
@@ -91,6 +92,9 @@ def test_ids_are_those_of_the_values_in_the_file(tmp_path: Path, kind: str, laye
     folder = folder_of(str(path))
     model = load_model(folder)
     assert sum(type(each) is layer for each in model.modules()) == (0 if layer is None else 2 * 7 + 1)
+    form = described(model.model)
+    assert form is not None
+    assert (form.stack.layers[0].qkv.scales is None) == (layer is None)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hello"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"

@@ -24,7 +24,7 @@ _HEAD_NORMS = {"q_norm", "k_norm"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ROWS = 7
 _EXACT, _ROUNDED = 1e-5, 0.02
-"""The largest relative error in float32, and in narrower dtypes."""
+"""The largest relative error in float32, and with narrower values or weights."""
 
 
 @frozen(eq=False)
@@ -84,8 +84,12 @@ def described(decoder: Any) -> CommonForm | None:
         for pairs in (False, True)
         for interleaved in (False, True)
     ]
-    error, nearest = min(((_error(decoder, each), each) for each in forms), key=itemgetter(0))
-    return nearest if error < (_EXACT if norm.weight.dtype == torch.float32 else _ROUNDED) else None
+    try:
+        error, nearest = min(((_error(decoder, each), each) for each in forms), key=itemgetter(0))
+    except (RuntimeError, IndexError, TypeError):  # its positions are of another form
+        return None
+    is_exact = norm.weight.dtype == torch.float32 and all(each.qkv.scales is None for each in weights)
+    return nearest if error < (_EXACT if is_exact else _ROUNDED) else None
 
 
 def _layer(layer: Any) -> LayerWeights | None:
@@ -116,7 +120,7 @@ def _layer(layer: Any) -> LayerWeights | None:
 
 def _names(module: nn.Module) -> set[str]:
     """Return the names of its modules that have weights."""
-    return {name for name, child in module.named_children() if next(child.parameters(), None) is not None}
+    return {name for name, child in module.named_children() if child.state_dict()}
 
 
 def _gated(block: Any) -> tuple[Weights, Weights] | None:
@@ -156,13 +160,15 @@ def _is_silu(function: Any) -> bool:
 
 
 def _matrix(layer: Any) -> Weights | None:
-    found: Weights | None = matrix_of(layer) if type(layer) is nn.Linear else None
+    found: Weights | None = matrix_of(layer)
     return found
 
 
 def _joined(layers: list[Any]) -> Weights | None:
-    """Join linear layers along their outputs; their weights become views."""
-    if any(type(each) is not nn.Linear for each in layers) or len({each.bias is None for each in layers}) != 1:
+    """Join linear layers along their outputs; the weights of plain ones become views."""
+    if any(type(each) is not nn.Linear for each in layers):
+        return _joined_narrow([matrix_of(each) for each in layers])
+    if len({each.bias is None for each in layers}) != 1:
         return None
     with torch.no_grad():
         weight = torch.cat([each.weight for each in layers])
@@ -175,6 +181,21 @@ def _joined(layers: list[Any]) -> Weights | None:
             each.bias = nn.Parameter(bias[start:end], requires_grad=False)
         start = end
     return Weights(weight, None, bias)
+
+
+def _joined_narrow(matrices: list[Weights | None]) -> Weights | None:
+    """Join matrices with scales, if all are of one form; ``None`` otherwise."""
+    found = [each for each in matrices if each is not None and each.scales is not None]
+    forms = {(each.weight.dtype, each.scales.dim(), each.bias is None, each.int8_inputs) for each in found}
+    if len(found) < len(matrices) or len(forms) != 1:
+        return None
+    bias = None if found[0].bias is None else torch.cat([each.bias for each in found])
+    return Weights(
+        torch.cat([each.weight for each in found]),
+        torch.cat([each.scales for each in found]),
+        bias,
+        found[0].int8_inputs,
+    )
 
 
 def _head_norms(attention: Any) -> torch.Tensor | None:

@@ -15,6 +15,8 @@ from torch import nn
 from transformers import AttentionInterface
 
 from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
+from omni_torch.api import DecoderStep, pack_decoder
+from omni_transformers.words.common_form import CommonForm, described
 
 NAME = "omni-engine"
 """The attention function, in transformers' table. It has no mask function, so that no mask is made."""
@@ -116,6 +118,22 @@ class EngineModel(nn.Module):
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])
         self.plain_head = plain_head
+        self._form: CommonForm | None = None
+
+    def use_kernels(self) -> bool:
+        """Compute steps by the kernels that are installed for decoders of the common form; return whether this is one."""
+        head = pack_decoder(self._head.weight, self._head.bias) if type(self._head) is nn.Linear else None
+        self._head = self._head if head is None else head
+        if (
+            DecoderStep.is_installed(self._embedding.weight[:1])
+            and (form := described(self.decoder.module)) is not None
+        ):
+            self._form, self._step = form, DecoderStep(lambda: form.stack, len(form.stack.layers))
+        return self._form is not None
+
+    def leave_kernels(self) -> None:
+        """Compute every step by the modules."""
+        self._form = None
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See :class:`omni_core.api.ARModel`."""
@@ -125,6 +143,10 @@ class EngineModel(nn.Module):
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         """Compute packed rows. ``batch.extra``: further arguments of the decoder."""
         assert batch.input_embeds is not None
+        if self._form is not None and not batch.extra:
+            cos, sin = self._form.angles(batch.input_embeds, batch.positions)
+            if (output := self._step.run(batch.input_embeds, cos, sin, batch)) is not None:
+                return output
         attention, width = batch.attention, self.kv_layout.head_dim
 
         def attend(
@@ -142,13 +164,13 @@ class EngineModel(nn.Module):
             return mixed.unsqueeze(0)
 
         with attending(attend):
-            output = self.decoder.run(
+            decoded = self.decoder.run(
                 inputs_embeds=batch.input_embeds.unsqueeze(0),
                 position_ids=batch.positions.unsqueeze(-2),
                 use_cache=False,
                 **batch.extra,
             )
-        return ForwardOutput(output.last_hidden_state[0])
+        return ForwardOutput(decoded.last_hidden_state[0])
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See :class:`omni_core.api.ARModel`."""
