@@ -185,17 +185,18 @@ def _joined(layers: list[Any]) -> Weights | None:
 
 def _joined_narrow(matrices: list[Weights | None]) -> Weights | None:
     """Join matrices with scales, if all are of one form; ``None`` otherwise."""
-    found = [each for each in matrices if each is not None and each.scales is not None]
-    forms = {(each.weight.dtype, each.scales.dim(), each.bias is None, each.int8_inputs) for each in found}
-    if len(found) < len(matrices) or len(forms) != 1:
+    weights, scales, biases, forms = [], [], [], set()
+    for each in matrices:
+        if each is None or each.scales is None:
+            return None
+        weights.append(each.weight)
+        scales.append(each.scales)
+        biases.append(each.bias)
+        forms.add((each.weight.dtype, each.scales.dim(), each.bias is None, each.int8_inputs))
+    if len(forms) != 1:
         return None
-    bias = None if found[0].bias is None else torch.cat([each.bias for each in found])
-    return Weights(
-        torch.cat([each.weight for each in found]),
-        torch.cat([each.scales for each in found]),
-        bias,
-        found[0].int8_inputs,
-    )
+    bias = None if biases[0] is None else torch.cat([each for each in biases if each is not None])
+    return Weights(torch.cat(weights), torch.cat(scales), bias, forms.pop()[-1])
 
 
 def _head_norms(attention: Any) -> torch.Tensor | None:
