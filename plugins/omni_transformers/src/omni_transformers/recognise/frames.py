@@ -35,7 +35,9 @@ class State:
 
     Attributes:
         language: the model's own name of it; ``None``: not told.
-        frames: of a CTC model, the token of each frame so far.
+        heard: of a CTC model, the tokens so far with their times.
+        last: the token of its last frame.
+        notices: of windows that a limit has cut.
         chunk: what the last step has added.
     """
 
@@ -44,10 +46,12 @@ class State:
     spans: list[Span]
     language: str | None
     done: int = 0
-    frames: tuple[list[int], ...] = ()
+    heard: list[tuple[int, float, float]] = field(factory=list)
+    last: int | None = None
     text: str = ""
     words: list[Word] = field(factory=list)
     tokens: int = 0
+    notices: list[str] = field(factory=list)
     chunk: TranscriptChunk | None = None
 
 
@@ -114,7 +118,7 @@ class Frames(StepScheduler[State]):
         """Return the model's inputs of windows of equal lengths."""
         least = round(LEAST * self.rate)
         padded = [np.pad(each, (0, max(0, least - len(each)))) for each in samples]
-        made = self.processor(padded, sampling_rate=self.rate, return_tensors="pt", **given)
+        made = self.processor(audio=padded, sampling_rate=self.rate, return_tensors="pt", **given)
         return made.to(self._device, self.model.dtype)
 
     def is_done(self, state: State) -> bool:
@@ -138,7 +142,8 @@ class Frames(StepScheduler[State]):
         usage = {"prompt_tokens": 0, "completion_tokens": state.tokens}
         duration = len(state.samples) / self.rate
         told = state.asked.get("language")
-        return Transcript(state.text, told, timed, self._words(state), duration, usage=usage)
+        end = "length" if state.notices else "stop"
+        return Transcript(state.text, told, timed, self._words(state), duration, end, usage, state.notices)
 
 
 class Ctc(Frames):
@@ -156,28 +161,25 @@ class Ctc(Frames):
         return [self._joined(state, each) for state, each in zip(states, ids.tolist(), strict=True)]
 
     def _joined(self, state: State, ids: list[int]) -> State:
-        span = state.spans[state.done]
+        """Return the state with the frames of a window: runs of a token are one, also over the bounds of windows."""
+        span, blank = state.spans[state.done], self.tokenizer.pad_token_id
         share = len(ids) / (span.end - span.begin)
         kept = ids[round(span.left * share) : len(ids) - round(span.right * share)]
-        frames = (*state.frames, kept)
-        everything = [each for part in frames for each in part]
-        tokens = sum(token != self.tokenizer.pad_token_id for token, _ in groupby(everything))
-        return evolve(state, frames=frames, text=decoded(self.tokenizer, everything), tokens=tokens)
+        bounds = ((span.begin + span.left) / self.rate, (span.end - span.right) / self.rate)
+        at = np.linspace(*bounds, len(kept) + 1).tolist()
+        heard, number = list(state.heard), 0
+        for token, run in groupby(kept):
+            count = len(list(run))
+            if token != blank and number == 0 and token == state.last:
+                heard[-1] = (token, heard[-1][1], at[count])
+            elif token != blank:
+                heard.append((token, at[number], at[number + count]))
+            number += count
+        text = decoded(self.tokenizer, [token for token, _, _ in heard], group_tokens=False)
+        return evolve(state, heard=heard, last=kept[-1] if kept else state.last, text=text, tokens=len(heard))
 
     def all_words(self, state: State) -> list[Word]:
-        ids, starts, ends, at = list[int](), list[float](), list[float](), list[float]()
-        for span, part in zip(state.spans, state.frames, strict=True):
-            begin, end = (span.begin + span.left) / self.rate, (span.end - span.right) / self.rate
-            at += np.linspace(begin, end, len(part), endpoint=False).tolist()
-        at.append(len(state.samples) / self.rate)
-        number = 0
-        for token, run in groupby(each for part in state.frames for each in part):
-            count = len(list(run))
-            if token != self.tokenizer.pad_token_id:
-                ids.append(token)
-                starts.append(at[number])
-                ends.append(at[number + count])
-            number += count
+        ids, starts, ends = ([each[number] for each in state.heard] for number in range(3))
         return words(pieces(self.tokenizer, ids, starts, ends))
 
 
@@ -191,12 +193,19 @@ class Transducer(Frames):
 
     def written(self, states: list[State], samples: list[Samples]) -> list[State]:
         told = {"language": [each.language for each in states]} if states[0].language is not None else {}
-        made = self.model.generate(**self.inputs(samples, **told), return_dict_in_generate=True)
+        inputs, config = self.inputs(samples, **told), self.model.config
+        frames = inputs["input_features"].shape[1] // config.encoder_config.subsampling_factor + 2
+        most = config.max_symbols_per_step * frames
+        made = self.model.generate(**inputs, return_dict_in_generate=True, max_new_tokens=most)
         texts, times = self.processor.decode(made.sequences, durations=made.durations, skip_special_tokens=True)
-        return [self._added(*each) for each in zip(states, texts, times, made.sequences.tolist(), strict=True)]
+        rows = [each[1:] for each in made.sequences.tolist()]
+        return [self._added(*each, most) for each in zip(states, texts, times, rows, strict=True)]
 
-    def _added(self, state: State, text: str, times: list[dict[str, Any]], ids: list[int]) -> State:
-        offset = state.spans[state.done].begin / self.rate
+    def _added(self, state: State, text: str, times: list[dict[str, Any]], ids: list[int], most: int) -> State:
+        span = state.spans[state.done]
+        offset, end = span.begin / self.rate, span.end / self.rate
+        cut = len(ids) == most and ids[-1] != self.tokenizer.pad_token_id
+        notices = [f"the text from {offset:.1f} to {end:.1f} s was cut: {most} tokens"] if cut else []
         parts = [(each["token"], offset + each["start"], offset + each["end"]) for each in times]
         unspaced = state.language is not None and state.language.split("-")[0] in UNSPACED
         gap = "" if unspaced or not state.text or not text.strip() else " "
@@ -206,6 +215,7 @@ class Transducer(Frames):
             text=f"{state.text}{gap}{text.strip()}",
             words=[*state.words, *words(parts, not unspaced)],
             tokens=state.tokens + sum(each not in own for each in ids),
+            notices=[*state.notices, *notices],
         )
 
 

@@ -26,9 +26,6 @@ from omni_transformers.recognise.whisper_windows import Part, Windows, Written
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Tried one after the other, where a request names none."""
 
-THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6}
-"""Where the generation config says nothing: those that transformers recommends."""
-
 
 def create_whisper(
     model_path: str, device: str = "cpu", dtype: str = "auto", max_running: int = 8, max_audio_seconds: float = SECONDS
@@ -143,8 +140,8 @@ class _Request:
 
     def _accepted(self, encoded: Any, frames: int) -> Written | None:
         """Return what is written of a window at the first temperature that satisfies; ``None``: nobody speaks."""
-        windows, limits = self.windows, {name: getattr(self.windows.config, name, None) for name in THRESHOLDS}
-        most, least, silent = (THRESHOLDS[name] if each is None else each for name, each in limits.items())
+        windows = self.windows
+        most, least, silent = windows.thresholds.values()
         silence = windows.no_speech(encoded, self.prompt)
         asked, word_frames = self.asked["temperature"], frames if self.times == "word" else None
 

@@ -19,9 +19,13 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from omni_core.api import InvalidRequestError
 from omni_media.api import Samples
+from omni_transformers.checkpoints import read
 from omni_transformers.loading import generation_config, load_model, load_processor
 from omni_transformers.recognise.declaration import GROUP, is_multilingual
 from omni_transformers.recognise.turns import EachToken
+
+THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6}
+"""Where the generation config says nothing: those that transformers recommends."""
 
 
 @define
@@ -77,12 +81,17 @@ class Windows:
         first_time: the first token that tells a time; ``None``: it tells none.
         languages: it hears several, and is told which.
         ends: the tokens that end a text; those of the text are below them.
+        thresholds: that say whether a window is written again.
     """
 
     def __init__(self, model_path: str, device: str, dtype: str) -> None:
         self.model, self.processor = load_model(model_path, dtype, device), load_processor(model_path)
         self.device, self.tokenizer = device, self.processor.tokenizer
         self.config = self.model.generation_config
+        given = read(model_path).generation
+        self.thresholds = {name: given.get(name, usual) for name, usual in THRESHOLDS.items()}
+        for name in THRESHOLDS:  # applied by the caller; the model would need the sound for it
+            setattr(self.config, name, None)
         self.languages = is_multilingual(self.config.to_dict())
         ends = self.config.eos_token_id
         self.ends = {ends} if isinstance(ends, int) else set(ends)
