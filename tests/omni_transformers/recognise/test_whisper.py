@@ -39,6 +39,10 @@ class Reference:
         self.model, self.processor = (
             kind.from_pretrained(folder) for kind in (WhisperForConditionalGeneration, WhisperProcessor)
         )
+        told = self.model.generation_config
+        self.limits = {name: getattr(told, name, usual) for name, usual in THRESHOLDS.items()}
+        for name in self.limits:  # with these in its config, transformers writes no short recording
+            setattr(told, name, None)
 
     def short(self, samples: np.ndarray, **given: Any) -> list[int]:
         """Return the tokens of a recording of one window."""
@@ -57,8 +61,6 @@ class Reference:
             padding="longest",
             return_attention_mask=True,
         )
-        told = self.model.generation_config.to_dict()
-        limits = {name: told.get(name, usual) for name, usual in THRESHOLDS.items()}
         torch.manual_seed(0)
         with torch.inference_mode():
             made = self.model.generate(
@@ -67,7 +69,7 @@ class Reference:
                 return_segments=True,
                 top_k=0,
                 temperature=temperature,
-                **limits,
+                **self.limits,
                 **given,
             )
         return [each for each in made["segments"][0] if self.text(each["tokens"].tolist()).strip()]
@@ -118,7 +120,7 @@ def test_windows_follow_the_rule_of_generate_for_long_recordings(
     assert [each.start for each in result.segments] == pytest.approx([float(each["start"]) for each in expected])
     assert [each.end for each in result.segments] == pytest.approx([float(each["end"]) for each in expected])
     if not temperature:
-        assert {each.temperature for each in result.segments} > {1.0}, result.segments  # some windows were written again, others not
+        assert {each.temperature for each in result.segments} > {0.0}  # some windows were written again, others not
     _, plain = heard(scheduler, hear(tone(7.3, 1), temperature=temperature))
     assert (plain.text, plain.segments) == (result.text, [])
 
