@@ -68,8 +68,11 @@ def _characters(folder: Path) -> Any:
 def _waves(config: str, folder: Path, **given: Any) -> None:
     """Write a CTC model over samples."""
     name = config.removesuffix("Config")
-    made = getattr(transformers, config)(**{**WAVES, **given})
-    getattr(transformers, f"{name}ForCTC")(made).save_pretrained(folder)
+    model = getattr(transformers, f"{name}ForCTC")(getattr(transformers, config)(**{**WAVES, **given}))
+    with torch.no_grad():
+        model.lm_head.bias[1:4] -= 50  # no special tokens but the blank
+        model.lm_head.bias[4] += 4  # spaces
+    model.save_pretrained(folder)
     features = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=given.get("feat_extract_norm") == "layer")
     transformers.Wav2Vec2Processor(features, _characters(folder)).save_pretrained(folder)
 
@@ -95,7 +98,10 @@ def _bert(folder: Path) -> None:
     config = transformers.Wav2Vec2BertConfig(
         **sizes, feature_projection_input_dim=160, conv_depthwise_kernel_size=7, max_source_positions=200
     )
-    transformers.Wav2Vec2BertForCTC(config).save_pretrained(folder)
+    model = transformers.Wav2Vec2BertForCTC(config)
+    with torch.no_grad():
+        model.lm_head.bias[1:4] -= 50
+    model.save_pretrained(folder)
     features = transformers.SeamlessM4TFeatureExtractor(feature_size=80, num_mel_bins=80)
     transformers.Wav2Vec2BertProcessor(features, _characters(folder)).save_pretrained(folder)
 

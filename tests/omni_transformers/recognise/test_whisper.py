@@ -152,7 +152,7 @@ def test_requests_at_once_are_written_as_alone(scheduler: Scheduler) -> None:
 def test_an_abort_ends_it_between_two_tokens(folder: Path) -> None:
     before = threading.active_count()
     with running(create_whisper(str(folder))) as scheduler:
-        send(scheduler, "long", hear(tone(600.0), timestamps="segment"))
+        send(scheduler, "long", hear(tone(120.0), timestamps="segment"))
         assert scheduler.outbox.get(60) is not None
         scheduler.abort("long")
         assert replies(scheduler, [hear(tone(1.0))])[0][1].text

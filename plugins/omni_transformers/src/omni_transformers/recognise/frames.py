@@ -25,7 +25,7 @@ from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spa
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, pieces, segments, words
 from omni_transformers.recognise.turns import asked_of, recording
 
-LEAST = 0.1
+LEAST = 0.5
 """Seconds of the shortest input; silence is put behind a shorter one."""
 
 
@@ -163,8 +163,9 @@ class Ctc(Frames):
     def _joined(self, state: State, ids: list[int]) -> State:
         """Return the state with the frames of a window: runs of a token are one, also over the bounds of windows."""
         span, blank = state.spans[state.done], self.tokenizer.pad_token_id
-        share = len(ids) / (span.end - span.begin)
-        kept = ids[round(span.left * share) : len(ids) - round(span.right * share)]
+        share = len(ids) / max(span.end - span.begin, round(LEAST * self.rate))
+        begin, end = span.left, span.end - span.begin - span.right
+        kept = ids[round(begin * share) : round(end * share)]
         bounds = ((span.begin + span.left) / self.rate, (span.end - span.right) / self.rate)
         at = np.linspace(*bounds, len(kept) + 1).tolist()
         heard, number = list(state.heard), 0
