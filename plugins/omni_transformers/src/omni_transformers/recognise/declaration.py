@@ -1,0 +1,108 @@
+"""The pipeline of a model that writes recordings down, by the checkpoint's own files. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from omni_core.api import (
+    TRANSCRIPTION,
+    ConfigError,
+    Interface,
+    Parameter,
+    ParameterGroup,
+    StageConfig,
+    transcription_parameters,
+)
+from omni_transformers.checkpoints import Source
+from omni_transformers.options import Given
+from omni_transformers.recognise.languages import languages_of
+
+GROUP = "listen"
+SECONDS = 3600.0
+"""The longest recording, where the option ``max_audio_seconds`` says nothing."""
+
+FACTORIES = {
+    "seq2seq": "omni_transformers.recognise.generated:create_generated",
+    "transducer": "omni_transformers.recognise.frames:create_transducer",
+    "ctc": "omni_transformers.recognise.frames:create_ctc",
+}
+_WHISPER = "omni_transformers.recognise.whisper:create_whisper"
+_SEED = Parameter("seed", "integer", "of what is sampled at a temperature above 0", 0, 0, 2**63 - 1)
+
+DECODERS = (
+    "FunAsrNanoForConditionalGeneration",
+    "GraniteSpeechForConditionalGeneration",
+    "GraniteSpeechPlusForConditionalGeneration",
+    "KyutaiSpeechToTextForConditionalGeneration",
+    "Qwen3ASRForConditionalGeneration",
+    "VibeVoiceAsrForConditionalGeneration",
+    "VoxtralForConditionalGeneration",
+    "VoxtralRealtimeForConditionalGeneration",
+)
+"""Architectures of transformers' table of recognisers that are language models with sound in: not run here."""
+
+
+def interface(source: Source) -> Interface:
+    """Return what a checkpoint offers."""
+    return Interface(
+        roles={TRANSCRIPTION: GROUP},
+        inputs=["audio"],
+        outputs=["text"],
+        groups=[group(source)],
+        limits={"max_audio_seconds": SECONDS},
+    )
+
+
+def stages(source: Source, given: Given) -> list[StageConfig]:
+    """Return the stages.
+
+    Raises:
+        ConfigError: the architecture is not run here.
+    """
+    name, form = source.architecture.name, source.architecture.form
+    if name in DECODERS:
+        raise ConfigError(f"{source.folder}: {name} is not run yet: it is a language model with sound in, not a recogniser")
+    factory = _WHISPER if name == "WhisperForConditionalGeneration" else FACTORIES[form]
+    args = dict(given.network)
+    if given.max_audio_seconds is not None:
+        args["max_audio_seconds"] = given.max_audio_seconds
+    return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
+
+
+def group(source: Source) -> ParameterGroup:
+    """Return the request parameters that a checkpoint honours."""
+    if source.architecture.name == "WhisperForConditionalGeneration":
+        parameters = _whisper(source)
+    elif source.architecture.form == "seq2seq":
+        found = languages_of(source)
+        names = [*found.parameters, "temperature", "timestamps"]
+        parameters = [*_parameters(names, ("none", "segment"), found.codes), _SEED]
+    else:
+        found = languages_of(source)
+        parameters = _parameters([*found.parameters, "timestamps"], ("none", "segment", "word"), found.codes)
+    return ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
+
+
+def _whisper(source: Source) -> list[Parameter]:
+    generation = source.generation
+    names, codes = ["prompt", "temperature"], []
+    if is_multilingual(generation):
+        names = ["language", *(["task"] if generation.get("task_to_id") else []), *names]
+        codes = [each.strip("<|>") for each in generation["lang_to_id"]]
+    times = ["none"]
+    if generation.get("no_timestamps_token_id") is not None:
+        names.append("timestamps")
+        times += ["segment", *(["word"] if generation.get("alignment_heads") else [])]
+    return [*_parameters(names, times, codes), _SEED]
+
+
+def is_multilingual(generation: dict[str, object]) -> bool:
+    """Return whether a Whisper hears several languages; an English-only one has no tokens for languages and tasks."""
+    return bool(generation.get("lang_to_id")) and generation.get("is_multilingual") is not False
+
+
+def _parameters(names: Sequence[str], times: Sequence[str], codes: Sequence[str]) -> list[Parameter]:
+    made = transcription_parameters(*names, languages=codes)
+    return [evolve(each, choices=[*times]) if each.name == "timestamps" else each for each in made]

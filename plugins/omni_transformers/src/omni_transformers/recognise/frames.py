@@ -1,0 +1,223 @@
+"""Recognisers that write a whole window in one call: CTC by the likeliest token of each frame, transducers by their ``generate()``.
+
+Each step computes the next window of several requests; those of equal length share a forward, so that nothing is padded.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import evolve, field, frozen
+
+from omni_core.api import Segment, StagePayload, Transcript, TranscriptChunk, Word
+from omni_media.api import Samples
+from omni_torch.api import StepScheduler
+from omni_transformers.checkpoints import read
+from omni_transformers.loading import load_model, load_processor
+from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spans
+from omni_transformers.recognise.text import UNSPACED, Growing, decoded, pieces, segments, words
+from omni_transformers.recognise.turns import asked_of, recording
+
+LEAST = 0.5
+"""Seconds of the shortest input; silence is put behind a shorter one."""
+
+
+@frozen
+class State:
+    """A request: its spans, those that are written, and the text so far.
+
+    Attributes:
+        language: the model's own name of it; ``None``: not told.
+        heard: of a CTC model, the tokens so far with their times.
+        last: the token of its last frame.
+        notices: of windows that a limit has cut.
+        chunk: what the last step has added.
+    """
+
+    samples: Samples
+    asked: dict[str, Any]
+    spans: list[Span]
+    language: str | None
+    done: int = 0
+    heard: list[tuple[int, float, float]] = field(factory=list)
+    last: int | None = None
+    text: str = ""
+    words: list[Word] = field(factory=list)
+    tokens: int = 0
+    notices: list[str] = field(factory=list)
+    chunk: TranscriptChunk | None = None
+
+
+class Frames(StepScheduler[State]):
+    """Writes a window of each request in a step.
+
+    Args:
+        batch_size: requests in a step.
+        max_audio_seconds: the longest recording.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        device: str = "cpu",
+        dtype: str = "auto",
+        batch_size: int = 8,
+        max_audio_seconds: float = SECONDS,
+    ) -> None:
+        super().__init__(batch_size)
+        self.model, self.processor = load_model(model_path, dtype, device), load_processor(model_path)
+        self.tokenizer = self.processor.tokenizer
+        self.rate: int = self.processor.feature_extractor.sampling_rate
+        source = read(model_path)
+        self._group, self._languages = group(source), languages_of(source)
+        self._device, self._seconds = device, max_audio_seconds
+
+    @abstractmethod
+    def spans(self, samples: Samples) -> list[Span]:
+        """Divide a recording."""
+
+    @abstractmethod
+    def written(self, states: list[State], samples: list[Samples]) -> list[State]:
+        """Return the states with the text of their next windows, ``samples`` of equal lengths, and its words if asked for."""
+
+    def begin(self, payload: StagePayload) -> State:
+        asked = asked_of(payload, self._group)
+        samples = recording(payload.request, self.rate, self._seconds)
+        return State(samples, asked, self.spans(samples), self._languages.of(asked, self._group))
+
+    def key(self, state: State) -> Hashable:
+        span = state.spans[state.done]
+        return span.end - span.begin, state.language
+
+    def work(self, state: State) -> float:
+        return float(len(state.spans) - state.done)
+
+    def step(self, states: list[State]) -> list[State]:
+        spans = [each.spans[each.done] for each in states]
+        with torch.inference_mode():
+            made = self.written(states, [each.samples[span.begin : span.end] for each, span in zip(states, spans, strict=True)])
+        return [self._told(before, after) for before, after in zip(states, made, strict=True)]
+
+    def _told(self, before: State, after: State) -> State:
+        done = before.done + 1
+        text = Growing(before.text)
+        piece = text.add(after.text, complete=done == len(before.spans))
+        return evolve(after, done=done, text=text.text, chunk=TranscriptChunk(piece) if piece else None)
+
+    def inputs(self, samples: list[Samples], **given: Any) -> Any:
+        """Return the model's inputs of windows of equal lengths."""
+        least = round(LEAST * self.rate)
+        padded = [np.pad(each, (0, max(0, least - len(each)))) for each in samples]
+        made = self.processor(audio=padded, sampling_rate=self.rate, return_tensors="pt", **given)
+        return made.to(self._device, self.model.dtype)
+
+    def is_done(self, state: State) -> bool:
+        return state.done == len(state.spans)
+
+    def progress(self, state: State) -> TranscriptChunk | None:
+        if not self.is_done(state) or state.asked["timestamps"] == "none":
+            return state.chunk
+        chunk = state.chunk or TranscriptChunk("")
+        return evolve(chunk, segments=segments(self.all_words(state)), words=self._words(state))
+
+    def _words(self, state: State) -> list[Word]:
+        return self.all_words(state) if state.asked["timestamps"] == "word" else []
+
+    def all_words(self, state: State) -> list[Word]:
+        """Return the words of a request that is done, with their times."""
+        return state.words
+
+    def finish(self, state: State) -> Transcript:
+        timed: list[Segment] = [] if state.asked["timestamps"] == "none" else segments(self.all_words(state))
+        usage = {"prompt_tokens": 0, "completion_tokens": state.tokens}
+        duration = len(state.samples) / self.rate
+        told = state.asked.get("language")
+        end = "length" if state.notices else "stop"
+        return Transcript(state.text, told, timed, self._words(state), duration, end, usage, state.notices)
+
+
+class Ctc(Frames):
+    """A CTC model. A long recording is heard in windows of 30 s with 5 s of context; their frames are joined before they are decoded."""
+
+    WINDOW, CONTEXT = 30.0, 5.0
+
+    def spans(self, samples: Samples) -> list[Span]:
+        return overlapping_spans(len(samples), self.rate, self.WINDOW, self.CONTEXT)
+
+    def written(self, states: list[State], samples: list[Samples]) -> list[State]:
+        inputs = self.inputs(samples)
+        own = getattr(self.model, "generate", None)
+        ids = own(**inputs) if own is not None else self.model(**inputs).logits.argmax(-1)
+        return [self._joined(state, each) for state, each in zip(states, ids.tolist(), strict=True)]
+
+    def _joined(self, state: State, ids: list[int]) -> State:
+        """Return the state with the frames of a window: runs of a token are one, also over the bounds of windows."""
+        span, blank = state.spans[state.done], self.tokenizer.pad_token_id
+        share = len(ids) / max(span.end - span.begin, round(LEAST * self.rate))
+        begin, end = span.left, span.end - span.begin - span.right
+        kept = ids[round(begin * share) : round(end * share)]
+        bounds = ((span.begin + span.left) / self.rate, (span.end - span.right) / self.rate)
+        at = np.linspace(*bounds, len(kept) + 1).tolist()
+        heard, number = list(state.heard), 0
+        for token, run in groupby(kept):
+            count = len(list(run))
+            if token != blank and number == 0 and token == state.last:
+                heard[-1] = (token, heard[-1][1], at[count])
+            elif token != blank:
+                heard.append((token, at[number], at[number + count]))
+            number += count
+        text = decoded(self.tokenizer, [token for token, _, _ in heard], group_tokens=False)
+        return evolve(state, heard=heard, last=kept[-1] if kept else state.last, text=text, tokens=len(heard))
+
+    def all_words(self, state: State) -> list[Word]:
+        ids, starts, ends = ([each[number] for each in state.heard] for number in range(3))
+        return words(pieces(self.tokenizer, ids, starts, ends))
+
+
+class Transducer(Frames):
+    """A transducer. A long recording is divided at quiet places, about every minute."""
+
+    WINDOW = 60.0
+
+    def spans(self, samples: Samples) -> list[Span]:
+        return quiet_spans(samples, self.rate, self.WINDOW)
+
+    def written(self, states: list[State], samples: list[Samples]) -> list[State]:
+        told = {"language": [each.language for each in states]} if states[0].language is not None else {}
+        inputs, config = self.inputs(samples, **told), self.model.config
+        frames = inputs["input_features"].shape[1] // config.encoder_config.subsampling_factor + 2
+        most = config.max_symbols_per_step * frames
+        made = self.model.generate(**inputs, return_dict_in_generate=True, max_new_tokens=most)
+        texts, times = self.processor.decode(made.sequences, durations=made.durations, skip_special_tokens=True)
+        rows = [each[1:] for each in made.sequences.tolist()]
+        return [self._added(*each, most) for each in zip(states, texts, times, rows, strict=True)]
+
+    def _added(self, state: State, text: str, times: list[dict[str, Any]], ids: list[int], most: int) -> State:
+        span = state.spans[state.done]
+        offset, end = span.begin / self.rate, span.end / self.rate
+        cut = len(ids) == most and ids[-1] != self.tokenizer.pad_token_id
+        notices = [f"the text from {offset:.1f} to {end:.1f} s was cut: {most} tokens"] if cut else []
+        parts = [(each["token"], offset + each["start"], offset + each["end"]) for each in times]
+        unspaced = state.language is not None and state.language.split("-")[0] in UNSPACED
+        gap = "" if unspaced or not state.text or not text.strip() else " "
+        own = {self.processor.blank_token_id, self.tokenizer.pad_token_id}
+        return evolve(
+            state,
+            text=f"{state.text}{gap}{text.strip()}",
+            words=[*state.words, *words(parts, not unspaced)],
+            tokens=state.tokens + sum(each not in own for each in ids),
+            notices=[*state.notices, *notices],
+        )
+
+
+create_ctc, create_transducer = Ctc, Transducer

@@ -1,0 +1,164 @@
+"""Recognisers that write token by token with ``generate()``: any encoder and decoder of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+from omni_core.api import Scheduler, Segment, StagePayload, Transcript, TranscriptChunk
+from omni_media.api import Samples
+from omni_transformers.checkpoints import read
+from omni_transformers.interleaved import Interleaved, in_turns
+from omni_transformers.loading import generation_config, load_model, load_processor
+from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.spans import quiet_spans
+from omni_transformers.recognise.text import UNSPACED, Growing, decoded
+from omni_transformers.recognise.turns import EachToken, Report, asked_of, own_random, recording
+
+WINDOW = 30.0
+"""Seconds that are written in one call; a longer recording is divided at quiet places."""
+
+TOKENS = 448
+"""The most tokens of a window, where the generation config says nothing."""
+
+_LIBRARY_DEFAULT = 20
+"""``max_length`` of a generation config that says nothing."""
+
+
+@frozen
+class Asked:
+    """What a window is asked for: the model's own codes of the language that is spoken and of that which is written."""
+
+    spoken: str | None
+    written: str | None
+
+
+Inputs = Callable[[Any, Samples, int, Asked], tuple[Any, dict[str, Any]]]
+"""The inputs of a window and further arguments of ``generate()``, of a processor, a recording and its rate."""
+
+
+def _plain(processor: Any, samples: Samples, rate: int, asked: Asked) -> tuple[Any, dict[str, Any]]:
+    return processor(audio=samples, sampling_rate=rate, return_tensors="pt"), {}
+
+
+def _seamless(processor: Any, samples: Samples, rate: int, asked: Asked) -> tuple[Any, dict[str, Any]]:
+    return processor(audio=samples, sampling_rate=rate, return_tensors="pt"), {"tgt_lang": asked.written}
+
+
+def _cohere(processor: Any, samples: Samples, rate: int, asked: Asked) -> tuple[Any, dict[str, Any]]:
+    made = processor(audio=samples, language=asked.spoken, sampling_rate=rate, return_tensors="pt")
+    made.pop("audio_chunk_index", None)
+    return made, {}
+
+
+def _canary(processor: Any, samples: Samples, rate: int, asked: Asked) -> tuple[Any, dict[str, Any]]:
+    made = processor.apply_transcription_request(
+        samples, source_language=asked.spoken, target_language=asked.written, sampling_rate=rate
+    )
+    return made, {}
+
+
+ADAPTERS: dict[str, Inputs] = {
+    "SeamlessM4TForSpeechToText": _seamless,
+    "SeamlessM4Tv2ForSpeechToText": _seamless,
+    "CohereAsrForConditionalGeneration": _cohere,
+    "CanaryForConditionalGeneration": _canary,
+}
+"""By architecture, of models whose processor needs more than the recording."""
+
+
+class _Recogniser:
+    """A recogniser. Args: as :func:`create_generated`."""
+
+    def __init__(self, model_path: str, device: str, dtype: str, seconds: float) -> None:
+        self._model, self._processor = load_model(model_path, dtype, device), load_processor(model_path)
+        self._tokenizer, self._device, self._seconds = self._processor.tokenizer, device, seconds
+        self._rate: int = self._processor.feature_extractor.sampling_rate
+        source = read(model_path)
+        self._group, self._languages = group(source), languages_of(source)
+        self._inputs = ADAPTERS.get(source.architecture.name, _plain)
+        ends = self._model.generation_config.eos_token_id
+        self._ends = set() if ends is None else {ends} if isinstance(ends, int) else set(ends)
+
+    def write(self, payload: StagePayload) -> Generator[Any, None, Transcript]:
+        """Write a recording down."""
+        return (yield from in_turns(lambda report: self._transcript(payload, report)))
+
+    def _transcript(self, payload: StagePayload, report: Report) -> Transcript:
+        given = asked_of(payload, self._group)
+        report = own_random(report, given["seed"], self._device)
+        spoken = self._languages.of(given, self._group)
+        translates = str(given.get("task") or "").lower() == "translate"
+        asked = Asked(spoken, self._languages.codes.get("en") if translates else spoken)
+        samples = recording(payload.request, self._rate, self._seconds)
+        language = "en" if translates else given.get("language")
+        text, segments, notices, count = Growing(), list[Segment](), list[str](), 0
+        gap = "" if language in UNSPACED else " "
+        timed = given["timestamps"] != "none"
+        for span in quiet_spans(samples, self._rate, WINDOW):
+            start, end = span.begin / self._rate, span.end / self._rate
+            before = f"{text.text}{gap}" if text.text else ""
+
+            def told(ids: list[int] | None, before: str = before) -> None:
+                piece = "" if ids is None else text.add(before + decoded(self._tokenizer, ids).lstrip())
+                report(TranscriptChunk(piece) if piece else None)
+
+            ids = self._written(samples[span.begin : span.end], asked, float(given["temperature"]), told)
+            own = decoded(self._tokenizer, ids).strip()
+            found = [Segment(own, start, end, token_ids=ids)] if timed and own else []
+            segments += found
+            report(TranscriptChunk(text.add(before + own, complete=True), "", found))
+            count += len(ids)
+            if not ids or ids[-1] not in self._ends:
+                notices.append(f"the text from {start:.1f} to {end:.1f} s was cut by the model's limit on tokens")
+        spoken_as = given.get("language")
+        usage = {"prompt_tokens": 0, "completion_tokens": count}
+        reason = "length" if notices else "stop"
+        return Transcript(text.text, spoken_as, segments, [], len(samples) / self._rate, reason, usage, notices)
+
+    def _written(
+        self, samples: Samples, asked: Asked, temperature: float, told: Callable[[list[int] | None], None]
+    ) -> list[int]:
+        """Return the tokens that ``generate()`` writes of a window. ``told`` gets those so far; ``None``: they may still change."""
+        least = np.pad(samples, (0, max(0, self._rate // 10 - len(samples))))
+        inputs, further = self._inputs(self._processor, least, self._rate, asked)
+        config = generation_config(self._model)
+        if config.max_new_tokens is None and config.max_length in (None, _LIBRARY_DEFAULT):
+            config.max_new_tokens, config.max_length = TOKENS, None
+        if temperature:
+            config.do_sample, config.num_beams, config.temperature = True, 1, temperature
+        begin: list[int] = []
+
+        def chosen(so_far: torch.Tensor) -> None:
+            begin.append(so_far.shape[1] - 1)
+            told(None if (config.num_beams or 1) > 1 else so_far[0, begin[0] :].tolist())
+
+        made = self._model.generate(
+            **inputs.to(self._device, self._model.dtype),
+            generation_config=config,
+            stopping_criteria=StoppingCriteriaList([EachToken(chosen)]),
+            **further,
+        )
+        ids: list[int] = made[0, begin[0] :].tolist()
+        return ids
+
+
+def create_generated(
+    model_path: str, device: str = "cpu", dtype: str = "auto", max_running: int = 8, max_audio_seconds: float = SECONDS
+) -> Scheduler:
+    """Return the stage that writes recordings down.
+
+    Args:
+        max_running: requests that generate in turns; further ones wait.
+        max_audio_seconds: the longest recording.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+    return Interleaved(_Recogniser(model_path, device, dtype, max_audio_seconds).write, max_running)

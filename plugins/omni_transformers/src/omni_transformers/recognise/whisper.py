@@ -1,0 +1,221 @@
+"""Whisper: windows of a recording one after the other, as transformers' own rule for long recordings has it.
+
+A recording that fits into one window, and whose times nobody asks for, is written at one temperature, token by token. Any other is written
+window by window: the last times that a window tells say where the next one begins, and a window whose text repeats itself, or of which the
+model is not sure, is written again at higher temperatures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from omni_core.api import InvalidRequestError, Scheduler, Segment, StagePayload, Transcript, TranscriptChunk, Word
+from omni_media.api import Samples
+from omni_transformers.checkpoints import read
+from omni_transformers.interleaved import Interleaved, in_turns
+from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.text import UNSPACED, Growing, decoded, pieces, words
+from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
+from omni_transformers.recognise.whisper_windows import Part, Windows, Written
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Tried one after the other, where a request names none."""
+
+
+def create_whisper(
+    model_path: str, device: str = "cpu", dtype: str = "auto", max_running: int = 8, max_audio_seconds: float = SECONDS
+) -> Scheduler:
+    """Return the stage that writes recordings down.
+
+    Args:
+        max_running: requests that generate in turns; further ones wait.
+        max_audio_seconds: the longest recording.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+    windows = Windows(model_path, device, dtype)
+    parameters = group(read(model_path))
+
+    def transcript(payload: StagePayload, report: Report) -> Transcript:
+        asked = asked_of(payload, parameters)
+        samples = recording(payload.request, windows.rate, max_audio_seconds)
+        request = _Request(windows, asked, own_random(report, asked["seed"], device))
+        return request.transcript(samples)
+
+    def write(payload: StagePayload) -> Generator[Any, None, Transcript]:
+        return (yield from in_turns(lambda report: transcript(payload, report)))
+
+    return Interleaved(write, max_running)
+
+
+@define
+class _Request:
+    """A request while its recording is written.
+
+    Attributes:
+        whole: the text of all windows, as it was decoded.
+        given: arguments of ``generate()`` for every window.
+        prompt: the tokens of the text that it follows.
+    """
+
+    windows: Windows
+    asked: dict[str, Any]
+    report: Report
+    whole: str = ""
+    text: Growing = field(factory=Growing)
+    language: str | None = None
+    given: dict[str, Any] = field(factory=dict)
+    prompt: list[int] = field(factory=list)
+    segments: list[Segment] = field(factory=list)
+    words: list[Word] = field(factory=list)
+    notices: list[str] = field(factory=list)
+    read: int = 0
+    written: int = 0
+
+    @property
+    def times(self) -> str:
+        """``none``, ``segment`` or ``word``."""
+        return str(self.asked.get("timestamps") or "none").lower()
+
+    def transcript(self, samples: Samples) -> Transcript:
+        """Write a recording down."""
+        windows, duration = self.windows, len(samples) / self.windows.rate
+        if duration <= windows.frames * windows.hop and self.times == "none":
+            self._short(samples)
+        elif windows.first_time is not None:
+            self._long(samples)
+        else:
+            raise InvalidRequestError(
+                f"messages: the recording has {duration:.1f} s; this checkpoint takes at most {windows.frames * windows.hop:g} s, because "
+                "it tells no times (its generation_config.json has no no_timestamps_token_id)"
+            )
+        if getattr(windows.config, "is_multilingual", None) is False:
+            self.language = "en"
+        end = "length" if self.notices else "stop"
+        usage = {"prompt_tokens": self.read, "completion_tokens": self.written}
+        return Transcript(
+            self.text.text, self.language, self.segments, self.words, duration, end, usage, self.notices
+        )
+
+    def _short(self, samples: Samples) -> None:
+        """Write a recording of one window, and report each piece of its text for good."""
+        windows = self.windows
+        encoded = windows.encoded(windows.features(samples, one_window=True))
+        self._ask(encoded)
+
+        def told(ids: list[int]) -> None:
+            piece = self.text.add(decoded(windows.tokenizer, ids))
+            self.report(TranscriptChunk(piece) if piece else None)
+
+        written = windows.written(encoded, self.asked["temperature"], told, times=False, word_frames=None, **self.given)
+        self._count(written)
+        if piece := self.text.add(decoded(windows.tokenizer, written.ids), complete=True):
+            self.report(TranscriptChunk(piece))
+        if not written.ended:
+            self.notices.append("the text was cut by the model's limit on tokens")
+
+    def _long(self, samples: Samples) -> None:
+        """Write a recording window by window; the text of the last one is tentative."""
+        windows = self.windows
+        features = windows.features(samples, one_window=False)
+        seek, total = 0, features.shape[-1]
+        while seek < total:
+            frames = min(windows.frames, total - seek)
+            encoded = windows.encoded(features[..., seek : seek + frames])
+            if not seek:
+                self._ask(encoded)
+            self.report(None)
+            written = self._accepted(encoded, frames)
+            if written is None:
+                self.report(TranscriptChunk(""))
+                seek += frames
+            else:
+                seek += self._add(written, frames, seek * windows.hop)
+
+    def _accepted(self, encoded: Any, frames: int) -> Written | None:
+        """Return what is written of a window at the first temperature that satisfies; ``None``: nobody speaks."""
+        windows = self.windows
+        most, least, silent = windows.thresholds.values()
+        silence = windows.no_speech(encoded, self.prompt)
+        asked, word_frames = self.asked["temperature"], frames if self.times == "word" else None
+
+        def told(ids: list[int]) -> None:
+            text = decoded(windows.tokenizer, ids).strip()
+            self.report(TranscriptChunk("", f" {text}" if self.text.text and text else text))
+
+        for temperature in (float(asked),) if asked else TEMPERATURES:
+            written = windows.written(encoded, temperature, told, times=True, word_frames=word_frames, **self.given)
+            written.no_speech = silence
+            self._count(written)
+            unsure = written.logprob < least
+            if unsure and silence > silent:
+                return None
+            if not unsure and windows.repetition(written) <= most:
+                break
+        return written
+
+    def _add(self, written: Written, frames: int, offset: float) -> int:
+        """Report what is written of a window that begins at ``offset`` seconds; return how many of its frames are said."""
+        windows = self.windows
+        parts, said, cut = windows.parts(written, frames)
+        segments: list[Segment] = []
+        told: list[Word] = []
+        for part in parts:
+            ids = [each for each in written.ids[part.begin : part.end] if each < (windows.first_time or 0)]
+            text = decoded(windows.tokenizer, ids)
+            if not text.strip():
+                continue
+            self.whole += text
+            if self.times != "none":
+                segments.append(self._segment(written, part, text, offset))
+            if self.times == "word":
+                told += self._words(written, part, offset)
+        self.segments += segments
+        self.words += told
+        self.report(TranscriptChunk(self.text.add(self.whole, complete=True), "", segments, told))
+        if cut:
+            end = offset + frames * windows.hop
+            self.notices.append(f"the text from {offset:.1f} to {end:.1f} s was cut by the model's limit on tokens")
+        return said
+
+    def _segment(self, written: Written, part: Part, text: str, offset: float) -> Segment:
+        return Segment(
+            text,
+            offset + part.start,
+            offset + max(part.start, part.stop),
+            confidence=math.exp(written.logprob),
+            no_speech=written.no_speech,
+            temperature=written.temperature,
+            token_ids=written.ids[part.begin : part.end],
+        )
+
+    def _words(self, written: Written, part: Part, offset: float) -> list[Word]:
+        """Return the words of a part. A token begins where the one before it ends."""
+        own = [each for each in range(part.begin, part.end) if written.ids[each] < min(self.windows.ends)]
+        starts = [offset + (written.ends[each - 1] if each else 0.0) for each in own]
+        ends = [offset + written.ends[each] for each in own]
+        found = pieces(self.windows.tokenizer, [written.ids[each] for each in own], starts, ends)
+        return words(found, self.language not in UNSPACED)
+
+    def _ask(self, encoded: Any) -> None:
+        """Decide what every window is asked for. The language is that of the first one."""
+        windows, asked = self.windows, self.asked
+        if windows.languages:
+            named = asked["language"]
+            self.language = str(named).lower() if named else windows.language(encoded)
+            self.given["language"] = f"<|{self.language}|>"
+            if asked.get("task"):
+                self.given["task"] = str(asked["task"]).lower()
+        if asked["prompt"]:
+            self.prompt = windows.prompt_ids(asked["prompt"])
+            self.given["prompt_ids"] = torch.tensor(self.prompt, device=windows.device)
+
+    def _count(self, written: Written) -> None:
+        self.read += written.prompt
+        self.written += len(written.ids) + written.ended

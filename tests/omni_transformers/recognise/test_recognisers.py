@@ -1,0 +1,196 @@
+"""Every recogniser but Whisper: what transformers' own code writes, alone and beside others, short and long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tiny_transformers import checkpoint, recognisers
+from tiny_transformers.driving import replies, running
+from tiny_transformers.tiny_whisper import hear, tone
+from transformers import AutoProcessor
+
+from omni_core.api import ConfigError, InvalidRequestError, Scheduler, Transcript
+from omni_transformers.architectures import table
+from omni_transformers.checkpoints import Source
+from omni_transformers.options import Given
+from omni_transformers.pipeline import transformers as pipeline
+from omni_transformers.recognise import generated
+from omni_transformers.recognise.declaration import DECODERS, stages
+from omni_transformers.recognise.frames import Ctc, Transducer
+
+assert recognisers
+SMALL = ("MoonshineForConditionalGeneration", "Wav2Vec2ForCTC", "ParakeetForTDT")
+NOT_HERE = {
+    **dict.fromkeys(DECODERS, "a language model with sound in"),
+    "GraniteSpeech5ForCTC": "its processor needs torchaudio",
+    "WhisperForConditionalGeneration": "has tests of its own",
+}
+"""Recognisers without a test here, and why."""
+NAMES = [name for name, each in table().items() if each.kind == "recognise" and name not in NOT_HERE]
+ALL = [pytest.param(name, marks=[] if name in SMALL else [pytest.mark.full], id=name) for name in NAMES]
+LANGUAGE = {
+    "CanaryForConditionalGeneration": "de",
+    "CohereAsrForConditionalGeneration": "de",
+    "SeamlessM4TForSpeechToText": "de",
+    "SeamlessM4Tv2ForSpeechToText": "de",
+    "Nemotron3_5AsrForRNNT": "de-DE",
+}
+
+
+@pytest.fixture(scope="module", params=ALL)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def scheduler(name: str) -> Iterator[Scheduler]:
+    [stage] = pipeline(str(checkpoint(name))).stages
+    assert stage.factory is not None
+    module, factory = stage.factory.split(":")
+    with running(getattr(import_module(module), factory)(str(checkpoint(name)), **stage.factory_args)) as scheduler:
+        yield scheduler
+
+
+def asked(name: str, samples: np.ndarray, **params: Any) -> Any:
+    language = {"language": LANGUAGE[name]} if name in LANGUAGE else {}
+    return hear(samples, **language, **params)
+
+
+def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
+    """Return the tokens that transformers' own code writes, and their text."""
+    folder, form = checkpoint(name), table()[name].form
+    model = getattr(transformers, name).from_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder)
+    given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
+    further: dict[str, Any] = {}
+    if name == "CanaryForConditionalGeneration":
+        inputs = processor.apply_transcription_request(samples, source_language="de", sampling_rate=16_000)
+    elif name == "CohereAsrForConditionalGeneration":
+        inputs = processor(samples, language="de", **given)
+        inputs.pop("audio_chunk_index")
+    else:
+        told = {"language": "de-DE"} if name == "Nemotron3_5AsrForRNNT" else {}
+        inputs = processor(audio=samples, **told, **given)
+    if name.startswith("Seamless"):
+        further["tgt_lang"] = "deu"
+    with torch.inference_mode():
+        if form == "ctc" and not hasattr(model, "generate"):
+            ids = model(**inputs).logits.argmax(-1)
+            return ids[0].tolist(), processor.batch_decode(ids)[0]
+        made = model.generate(**inputs, **further)
+    ids = made if isinstance(made, torch.Tensor) else made.sequences
+    text: str = processor.batch_decode(ids, skip_special_tokens=True)[0]
+    return ids[0].tolist(), text
+
+
+def heard(scheduler: Scheduler, request: Any) -> Transcript:
+    """Return the transcript of a request; what it streams must be that."""
+    [(chunks, result)] = replies(scheduler, [request])
+    assert "".join(each.text for each in chunks) == result.text
+    assert sum((each.segments for each in chunks), []) == result.segments
+    assert sum((each.words for each in chunks), []) == result.words
+    assert isinstance(result, Transcript)
+    return result
+
+
+def test_what_is_written_is_what_transformers_writes(scheduler: Scheduler, name: str) -> None:
+    for number in range(2):
+        ids, text = reference(name, tone(1.5, number))
+        result = heard(scheduler, asked(name, tone(1.5, number), timestamps="segment"))
+        assert result.text == text.strip() != ""
+        assert result.duration == 1.5
+        if table()[name].form == "seq2seq":
+            [segment] = result.segments
+            assert segment.token_ids == ids[-len(segment.token_ids) :]
+            assert len(ids) - len(segment.token_ids) < 12  # the prompt
+            assert result.finish_reason == ("stop" if ids[-1] == 2 else "length")
+        else:
+            assert result.finish_reason == "stop"
+
+
+def test_requests_at_once_are_written_as_alone(scheduler: Scheduler, name: str) -> None:
+    lengths = [1.0, 1.5, 1.0, 0.05]
+    requests = [asked(name, tone(each, number), timestamps="segment") for number, each in enumerate(lengths)]
+    alone = [heard(scheduler, each) for each in requests]
+    assert [result for _, result in replies(scheduler, requests)] == alone
+
+
+def test_a_long_recording_is_written_in_windows(
+    scheduler: Scheduler, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ctc, "WINDOW", 2.0)
+    monkeypatch.setattr(Ctc, "CONTEXT", 0.25)
+    monkeypatch.setattr(Transducer, "WINDOW", 2.0)
+    monkeypatch.setattr(generated, "WINDOW", 2.0)
+    samples = np.concatenate([tone(1.0, 1), np.zeros(4000, np.float32), tone(1.0, 2), tone(1.0, 3)])
+    result = heard(scheduler, asked(name, samples, timestamps="segment"))
+    assert result.duration == 3.25
+    assert 2.0 < result.segments[-1].end < 3.4
+    assert all(a.start <= b.start <= b.end for a, b in zip(result.segments, result.segments[1:], strict=False))
+    if table()[name].form != "ctc":  # divided in the silence: the texts of both sides, joined
+        texts = [heard(scheduler, asked(name, each)).text for each in (samples[:16_800], samples[16_800:])]
+        assert result.text == " ".join(filter(None, texts))
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2ForCTC"], indirect=True)
+def test_windows_of_ctc_are_joined_as_by_the_pipeline_of_transformers(
+    scheduler: Scheduler, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ctc, "WINDOW", 2.0)
+    monkeypatch.setattr(Ctc, "CONTEXT", 0.4)
+    run = transformers.pipeline("automatic-speech-recognition", model=str(checkpoint(name)))
+    samples = tone(7.0, 1)
+    expected = run(samples.copy(), chunk_length_s=2.0, stride_length_s=0.4, return_timestamps="word")
+    result = heard(scheduler, asked(name, samples, timestamps="word"))
+    assert result.text == expected["text"].strip()
+    assert [each.text for each in result.words] == [each["text"] for each in expected["chunks"]]
+    assert len(result.words) > 5
+    known = np.array([each["timestamp"] for each in expected["chunks"]], float)
+    assert np.array([(each.start, each.end) for each in result.words]) == pytest.approx(known, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["ParakeetForTDT"], indirect=True)
+def test_words_of_a_transducer_have_the_times_of_its_processor(scheduler: Scheduler, name: str) -> None:
+    folder = checkpoint(name)
+    model, processor = transformers.ParakeetForTDT.from_pretrained(folder), AutoProcessor.from_pretrained(folder)
+    inputs = processor(tone(1.5), sampling_rate=16_000)
+    made = model.generate(**inputs, return_dict_in_generate=True)
+    _, [times] = processor.decode(made.sequences, durations=made.durations, skip_special_tokens=True)
+    result = heard(scheduler, asked(name, tone(1.5), timestamps="word"))
+    assert "".join(each.text for each in result.words) == "".join(each["token"] for each in times).replace(" ", "")
+    assert result.words[0].start == times[0]["start"]
+    assert {each.end for each in result.words} <= {each["end"] for each in times}
+
+
+@pytest.mark.parametrize("name", [pytest.param("CohereAsrForConditionalGeneration", marks=pytest.mark.full)], indirect=True)
+def test_a_model_that_does_not_hear_languages_asks_for_one(scheduler: Scheduler, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"params\.listen\.language: this model does not hear .*ar, de, el"):
+        replies(scheduler, [hear(tone(1.0))])
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("SeamlessM4TForSpeechToText", ["de", "en", "fr"]),
+        ("Nemotron3_5AsrForRNNT", ["de-DE", "en-US"]),
+    ],
+)
+@pytest.mark.full
+def test_languages_come_from_the_checkpoint(name: str, known: list[str]) -> None:
+    interface = pipeline(str(checkpoint(name))).interface
+    assert interface is not None
+    assert sorted(next(each for each in interface.groups[0].parameters if each.name == "language").choices) == known
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_language_models_with_sound_in_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is not run yet"):
+        stages(Source(Path("x"), {}, table()[name]), Given())
