@@ -28,17 +28,20 @@ _NOT_OURS = (
 
 
 @cache
-def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None) -> Any:
+def load_model(
+    model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None, part: str | None = None
+) -> Any:
     """Return the model of a checkpoint, in evaluation mode; the same object for equal arguments in a process.
 
     Args:
         dtype: ``auto``: as it is stored; on a CPU float32 in place of float16.
         attention: the name of an attention function; by default transformers' choice among its own.
+        part: the architecture of a checkpoint that is a part of a model, such as a vocoder.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded; the message says why.
     """
-    source = read(model_path)
+    source = read(model_path, part)
     kind = getattr(transformers, source.architecture.name, None)
     if kind is None:
         raise ConfigError(
@@ -69,8 +72,11 @@ def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attent
 
 
 @cache
-def load_processor(model_path: str) -> Any:
+def load_processor(model_path: str, kind: str = "AutoProcessor") -> Any:
     """Return the processor of a checkpoint: its own, or its tokenizer or feature extractor alone.
+
+    Args:
+        kind: the class of transformers that loads it, such as ``AutoTokenizer``.
 
     Raises:
         ConfigError: it has none, or it cannot be read; the message says what is missing.
@@ -78,7 +84,7 @@ def load_processor(model_path: str) -> Any:
     if not any((Path(model_path) / name).exists() for name in _PROCESSORS):
         raise ConfigError(f"{model_path}: has none of {', '.join(_PROCESSORS)}; download the checkpoint again")
     try:
-        return transformers.AutoProcessor.from_pretrained(model_path, **_LOCAL)
+        return getattr(transformers, kind).from_pretrained(model_path, **_LOCAL)
     except ImportError as error:
         raise ConfigError(
             f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}"

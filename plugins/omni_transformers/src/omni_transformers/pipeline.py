@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Unpack
 
+from attrs import evolve
+
 from omni_core.api import Interface, PipelineConfig
 from omni_torch.api import config_folder
+from omni_transformers.adapters import adapter_of
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.options import Options, checked
 
@@ -18,12 +21,13 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         ConfigError: an option is wrong, or the checkpoint cannot be run here.
     """
     given = checked(options)
-    source = read(config_folder(model_path))
+    source = evolve(read(config_folder(model_path)), given=given)
+    kind = _kind(source)
     return PipelineConfig(
         model_path=model_path,
         name="transformers",
-        stages=_kind(source).stages(source, given),
-        interface=_kind(source).interface(source),
+        stages=kind.stages(source, given),
+        interface=kind.interface(source),
         relay_backend="shm",
         fetch_fn="omni_transformers.checkpoints:fetch",
     )
@@ -37,5 +41,5 @@ def interface(folder: str) -> Interface:
 
 
 def _kind(source: Source) -> Any:
-    """Return the module with ``stages(source, given)`` and ``interface(source)`` of what the checkpoint does."""
-    return import_module(f"omni_transformers.{source.architecture.kind}.declaration")
+    """Return what has ``stages(source, given)`` and ``interface(source)``: an adapter, or the module of what the checkpoint does."""
+    return adapter_of(source.config) or import_module(f"omni_transformers.{source.architecture.kind}.declaration")
