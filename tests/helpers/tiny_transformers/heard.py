@@ -72,3 +72,15 @@ def _seamless(model: Any, tokenizer: Any, folder: Path) -> Any:
 @heard("MusicgenForConditionalGeneration", "MusicgenMelodyForConditionalGeneration")
 def _musicgen(model: Any, tokenizer: Any, folder: Path) -> Any:
     return lambda text: model.generate(**tokenizer(text, return_tensors="pt"))
+
+
+@heard("CsmForConditionalGeneration")
+def _csm(model: Any, tokenizer: Any, folder: Path) -> Any:
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+
+    def say(text: str) -> torch.Tensor:
+        talk = [{"role": "0", "content": [{"type": "text", "text": text}]}]
+        inputs = processor.apply_chat_template(talk, tokenize=True, return_dict=True, add_special_tokens=False)
+        return model.generate(**inputs, output_audio=True)[0]
+
+    return say

@@ -10,6 +10,10 @@ import torch
 from transformers import (
     BarkConfig,
     BarkModel,
+    CsmConfig,
+    CsmForConditionalGeneration,
+    CsmProcessor,
+    EncodecFeatureExtractor,
     EncodecConfig,
     FastSpeech2ConformerConfig,
     FastSpeech2ConformerHifiGanConfig,
@@ -229,3 +233,32 @@ def musicgen(folder: Path) -> None:
 @maker("MusicgenMelodyForConditionalGeneration")
 def musicgen_melody(folder: Path) -> None:
     _musicgen(folder, MusicgenMelodyConfig, MusicgenMelodyForConditionalGeneration)
+
+
+LAYERS = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+
+CSM_TEMPLATE = (
+    "{% for m in messages %}[{{ m['role'] }}]{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}"
+    "{% else %}<|AUDIO|><|audio_eos|>{% endif %}{% endfor %}</s>{% endfor %}"
+)
+
+
+@maker("CsmForConditionalGeneration")
+def csm(folder: Path) -> None:
+    codec = {
+        "hidden_size": 16, "num_filters": 2, "codebook_size": 64, "codebook_dim": 8, "num_quantizers": 4,
+        "vector_quantization_hidden_dimension": 8, "upsample_groups": 16, "num_hidden_layers": 1, "intermediate_size": 16,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "layer_scale_initial_scale": 1.0,
+    }  # fmt: skip
+    codes = {"num_codebooks": 4, "vocab_size": 34, "head_dim": 8, "initializer_range": 0.3}
+    config = CsmConfig(
+        **LAYERS, **codes, text_vocab_size=264, max_position_embeddings=512, pad_token_id=256, bos_token_id=257, codebook_pad_token_id=33,
+        audio_token_id=259, audio_eos_token_id=260, codec_config={"model_type": "mimi", **codec},
+        depth_decoder_config={**LAYERS, **codes, "backbone_hidden_size": 16, "max_position_embeddings": 8},
+    )  # fmt: skip
+    model = coded(CsmForConditionalGeneration(config))
+    model.generation_config = GenerationConfig(do_sample=True, max_new_tokens=9, pad_token_id=256)
+    model.depth_decoder.generation_config = GenerationConfig(do_sample=True)
+    model.save_pretrained(folder)
+    tokenizer = byte_tokenizer("<|AUDIO|>", "<|audio_eos|>", template=None)
+    CsmProcessor(EncodecFeatureExtractor(), tokenizer, chat_template=CSM_TEMPLATE).save_pretrained(folder)

@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from omni_core.api import ConfigError
 from omni_torch.api import download, read_json
@@ -38,7 +38,7 @@ class Source:
     folder: Path
     config: dict[str, Any]
     architecture: Architecture
-    given: Given = Given()
+    given: Given = field(factory=Given)
 
     def file(self, name: str) -> dict[str, Any]:
         """Return another JSON file of the folder; empty if it is missing.

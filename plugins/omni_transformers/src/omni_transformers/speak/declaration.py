@@ -102,6 +102,12 @@ def _musicgen(source: Source) -> Offer:
     return Offer(rate, _sampling(source.generation, *names))
 
 
+def _csm(source: Source) -> Offer:
+    rate = source.config.get("codec_config", {}).get("sampling_rate", 24_000)
+    parameters = _sampling(source.generation, "temperature", "top_k", "top_p", "max_new_tokens")
+    return Offer(rate, parameters, [str(number) for number in range(10)], reference=True, reference_text=True, most_characters=2000)
+
+
 SPEAKERS = {
     "VitsModel": Speaks("omni_transformers.speak.one_shot:Vits", _vits),
     "SpeechT5ForTextToSpeech": Speaks("omni_transformers.speak.one_shot:SpeechT5", _speecht5),
@@ -109,6 +115,7 @@ SPEAKERS = {
     "BarkModel": Speaks("omni_transformers.speak.whole:Bark", _bark),
     "SeamlessM4TForTextToSpeech": Speaks("omni_transformers.speak.whole:Seamless", _seamless),
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),
+    "CsmForConditionalGeneration": Speaks("omni_transformers.speak.codes:Csm", _csm),
     "MusicgenForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
     "MusicgenMelodyForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
 }

@@ -6,12 +6,16 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
+from transformers.generation import BaseStreamer
 
 from omni_transformers.interleaved import in_turns
 
 _here = threading.local()
+_watched: WeakSet[torch.nn.Module] = WeakSet()
+"""Models are shared by the stages of a process; each is watched once."""
 
 
 def report(value: Any = None) -> None:
@@ -34,7 +38,38 @@ def reported(call: Callable[[], Any]) -> Generator[Any, None, Any]:
 def turn_after(*modules: torch.nn.Module) -> None:
     """Let other requests have their turn after each forward of a module, in calls that :func:`reported` runs."""
     for module in modules:
-        module.register_forward_hook(lambda *_: report())
+        if module not in _watched:
+            _watched.add(module)
+            module.register_forward_hook(lambda *_: report())
+
+
+def report_results(owner: torch.nn.Module, method: str, value: Callable[[Any], Any]) -> None:
+    """Report a value of each result of a method of a model, in calls that :func:`reported` runs.
+
+    Args:
+        value: takes the result.
+    """
+    if owner in _watched:
+        return
+    _watched.add(owner)
+    inner = getattr(owner, method)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = inner(*args, **kwargs)
+        report(value(result))
+        return result
+
+    setattr(owner, method, watched)
+
+
+class Frames(BaseStreamer):
+    """A streamer of ``generate()`` that reports what it is given, in calls that :func:`reported` runs."""
+
+    def put(self, value: torch.Tensor) -> None:
+        report(value)
+
+    def end(self) -> None:
+        """Nothing: the call ends."""
 
 
 class Noise:

@@ -1,4 +1,4 @@
-"""Speakers that generate tokens first and make the sound of a sentence at its end: Bark, SeamlessM4T, MusicGen. They take turns by token."""
+"""Speakers that generate tokens, by token in turns, and make the sound of a sentence at its end: Bark, SeamlessM4T, MusicGen."""
 
 from __future__ import annotations
 
