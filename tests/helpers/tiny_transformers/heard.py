@@ -84,3 +84,17 @@ def _csm(model: Any, tokenizer: Any, folder: Path) -> Any:
         return model.generate(**inputs, output_audio=True)[0]
 
     return say
+
+
+@heard("DiaForConditionalGeneration")
+def _dia(model: Any, tokenizer: Any, folder: Path) -> Any:
+    codec = transformers.DacModel.from_pretrained(folder / "audio_tokenizer")
+    processor = transformers.DiaProcessor(transformers.AutoFeatureExtractor.from_pretrained(folder), tokenizer, codec)
+    delays = model.config.delay_pattern
+    marks = {"eos_token_id": 32, "pad_token_id": 33, "bos_token_id": 34, "delay_pattern": delays}
+
+    def say(text: str) -> torch.Tensor:
+        codes = model.generate(**processor(text=[text], audio_kwargs=marks))
+        return processor.decode(codes, audio_kwargs=marks)
+
+    return say

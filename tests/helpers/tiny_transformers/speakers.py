@@ -14,6 +14,13 @@ from transformers import (
     CsmForConditionalGeneration,
     CsmProcessor,
     EncodecFeatureExtractor,
+    DacConfig,
+    DacModel,
+    DiaConfig,
+    DiaFeatureExtractor,
+    DiaForConditionalGeneration,
+    DiaProcessor,
+    DiaTokenizer,
     EncodecConfig,
     FastSpeech2ConformerConfig,
     FastSpeech2ConformerHifiGanConfig,
@@ -262,3 +269,34 @@ def csm(folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer = byte_tokenizer("<|AUDIO|>", "<|audio_eos|>", template=None)
     CsmProcessor(EncodecFeatureExtractor(), tokenizer, chat_template=CSM_TEMPLATE).save_pretrained(folder)
+
+
+@maker("DiaForConditionalGeneration")
+def dia(folder: Path) -> None:
+    delays = [0, 2, 3]
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 16, "intermediate_size": 16}
+    config = DiaConfig(
+        encoder_config={**heads, "num_key_value_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 128},
+        decoder_config={
+            **heads, "num_hidden_layers": 1, "cross_num_attention_heads": 2, "cross_head_dim": 8, "cross_num_key_value_heads": 2,
+            "cross_hidden_size": 16, "vocab_size": 36, "num_channels": 3, "pad_token_id": 33, "eos_token_id": 32, "bos_token_id": 34,
+            "max_position_embeddings": 128,
+        },
+        delay_pattern=delays, pad_token_id=33, eos_token_id=32, bos_token_id=34, decoder_start_token_id=34, initializer_range=0.3,
+    )  # fmt: skip
+    model = DiaForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, max_length=60, guidance_scale=3.0, top_k=20, pad_token_id=33, eos_token_id=32, bos_token_id=34,
+        decoder_start_token_id=34,
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    codec = DacModel(
+        DacConfig(
+            encoder_hidden_size=4, downsampling_ratios=[2, 5], decoder_hidden_size=16, upsampling_ratios=[5, 2], n_codebooks=3,
+            codebook_size=32, codebook_dim=4, sampling_rate=44_100,
+        )
+    ).eval()  # fmt: skip
+    codec.save_pretrained(folder / "audio_tokenizer")
+    codec = DacModel.from_pretrained(folder / "audio_tokenizer")
+    processor = DiaProcessor(DiaFeatureExtractor(hop_length=10), DiaTokenizer(), audio_tokenizer=codec)
+    processor.save_pretrained(folder)

@@ -108,6 +108,12 @@ def _csm(source: Source) -> Offer:
     return Offer(rate, parameters, [str(number) for number in range(10)], reference=True, reference_text=True, most_characters=2000)
 
 
+def _dia(source: Source) -> Offer:
+    rate = source.file("audio_tokenizer/config.json").get("sampling_rate", 44_100)
+    parameters = _sampling(source.generation, "temperature", "top_k", "top_p", "max_new_tokens")
+    return Offer(rate, parameters, reference=True, reference_text=True, most_characters=1000)
+
+
 SPEAKERS = {
     "VitsModel": Speaks("omni_transformers.speak.one_shot:Vits", _vits),
     "SpeechT5ForTextToSpeech": Speaks("omni_transformers.speak.one_shot:SpeechT5", _speecht5),
@@ -116,6 +122,7 @@ SPEAKERS = {
     "SeamlessM4TForTextToSpeech": Speaks("omni_transformers.speak.whole:Seamless", _seamless),
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),
     "CsmForConditionalGeneration": Speaks("omni_transformers.speak.codes:Csm", _csm),
+    "DiaForConditionalGeneration": Speaks("omni_transformers.speak.codes:Dia", _dia),
     "MusicgenForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
     "MusicgenMelodyForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
 }
