@@ -98,3 +98,28 @@ def _dia(model: Any, tokenizer: Any, folder: Path) -> Any:
         return processor.decode(codes, audio_kwargs=marks)
 
     return say
+
+
+@heard("PocketTTSForConditionalGeneration", "GradiumPhononTTSForConditionalGeneration")
+def _pocket(model: Any, tokenizer: Any, folder: Path) -> Any:
+    processor = transformers.PocketTTSProcessor.from_pretrained(folder)
+
+    def say(text: str) -> torch.Tensor:
+        talk = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+        inputs = processor(text=processor.apply_chat_template(talk, tokenize=False), return_tensors="pt")
+        latents = model.generate(**inputs)
+        return processor.decode(latents[0])
+
+    return say
+
+
+@heard("VibeVoiceForConditionalGeneration")
+def _vibevoice(model: Any, tokenizer: Any, folder: Path) -> Any:
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+
+    def say(text: str) -> torch.Tensor:
+        talk = [{"role": "0", "content": [{"type": "text", "text": text}]}]
+        inputs = processor(text=[processor.apply_chat_template(talk, tokenize=False)], return_tensors="pt")
+        return model.generate(**inputs)[0]
+
+    return say

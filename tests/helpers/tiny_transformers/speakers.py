@@ -27,10 +27,20 @@ from transformers import (
     FastSpeech2ConformerWithHifiGan,
     FastSpeech2ConformerWithHifiGanConfig,
     GenerationConfig,
+    GradiumPhononTTSConfig,
+    GradiumPhononTTSForConditionalGeneration,
     MusicgenConfig,
     MusicgenForConditionalGeneration,
     MusicgenMelodyConfig,
     MusicgenMelodyForConditionalGeneration,
+    PocketTTSAudioTokenizerConfig,
+    PocketTTSAudioTokenizerModel,
+    PocketTTSConfig,
+    PocketTTSFeatureExtractor,
+    PocketTTSForConditionalGeneration,
+    PocketTTSProcessor,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
     SeamlessM4TConfig,
     SeamlessM4TForTextToSpeech,
     SeamlessM4TTokenizer,
@@ -41,6 +51,11 @@ from transformers import (
     SpeechT5HifiGan,
     SpeechT5HifiGanConfig,
     T5Config,
+    VibeVoiceAcousticTokenizerConfig,
+    VibeVoiceAcousticTokenizerFeatureExtractor,
+    VibeVoiceConfig,
+    VibeVoiceForConditionalGeneration,
+    VibeVoiceProcessor,
     VitsConfig,
     VitsModel,
     VitsTokenizer,
@@ -300,3 +315,77 @@ def dia(folder: Path) -> None:
     codec = DacModel.from_pretrained(folder / "audio_tokenizer")
     processor = DiaProcessor(DiaFeatureExtractor(hop_length=10), DiaTokenizer(), audio_tokenizer=codec)
     processor.save_pretrained(folder)
+
+
+def _pocket(folder: Path, config: type, kind: type, **fields: object) -> None:
+    head = {"hidden_size": 16, "num_hidden_layers": 1, "latent_dim": 4, "condition_dim": 16, "frequency_embedding_size": 8}
+    sizes = {**LAYERS, "num_key_value_heads": 2, "vocab_size": 264, "latent_dim": 4, "pad_token_id": 256, "initializer_range": 0.3}
+    ids = {"audio_prompt_token_id": 259, "audio_latent_token_id": 260, "audio_bos_token_id": 261}
+    model = kind(config(**sizes, **ids, **fields, flow_head_config=head))
+    model.generation_config = GenerationConfig(do_sample=True, temperature=0.7, max_new_tokens=9, pad_token_id=256, eos_threshold=1e3)
+    model.save_pretrained(folder)
+    codec = {
+        "hidden_size": 16, "num_filters": 2, "upsample_groups": 16, "intermediate_size": 16, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "latent_stride": 4, "latent_dim": 4,
+        "layer_scale_initial_scale": 1.0,
+    }  # fmt: skip
+    made = PocketTTSAudioTokenizerModel(PocketTTSAudioTokenizerConfig(**codec))
+    made.save_pretrained(folder / "audio_tokenizer")
+    names = {"audio_prompt_token": "<|voice|>", "audio_latent_token": "<|latent|>", "audio_bos_token": "<|speak|>"}
+    marks = [*names.values(), "<|begin|>"]
+    if "audio_prompt_bos_token_id" in fields:
+        names["audio_prompt_bos_token"] = "<|begin|>"
+    template = (
+        "{% for m in messages %}{% for p in m['content'] %}{% if p['type'] == 'audio' %}<|begin|><|voice|>{% else %}{{ p['text'] }}"
+        "{% endif %}{% endfor %}<|speak|>{% endfor %}"
+    ).replace("<|begin|>", "<|begin|>" if "audio_prompt_bos_token" in names else "")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer(*marks).backend_tokenizer, pad_token="<pad>", padding_side="left", extra_special_tokens=names
+    )
+    codec_of_it = PocketTTSAudioTokenizerModel.from_pretrained(folder / "audio_tokenizer")
+    features = PocketTTSFeatureExtractor(frame_size=480, pad_to_multiple_of=480)
+    PocketTTSProcessor(features, tokenizer, codec_of_it, chat_template=template).save_pretrained(folder)
+
+
+@maker("PocketTTSForConditionalGeneration")
+def pocket(folder: Path) -> None:
+    _pocket(folder, PocketTTSConfig, PocketTTSForConditionalGeneration, audio_prompt_bos_token_id=262)
+
+
+@maker("GradiumPhononTTSForConditionalGeneration")
+def phonon(folder: Path) -> None:
+    _pocket(folder, GradiumPhononTTSConfig, GradiumPhononTTSForConditionalGeneration, audio_prompt_dim=6, num_speakers_embedding_dim=4)
+
+
+@maker("VibeVoiceForConditionalGeneration")
+def vibevoice(folder: Path) -> None:
+    codec = {"hidden_size": 8, "num_filters": 4, "downsampling_ratios": [2, 5], "depths": [1, 1, 1]}
+    config = VibeVoiceConfig(
+        audio_config=VibeVoiceAcousticTokenizerConfig(**codec, initializer_range=0.3).to_dict(),
+        semantic_model_config={"model_type": "vibevoice_acoustic_tokenizer_encoder", **codec},
+        text_config=Qwen2Config(**LAYERS, vocab_size=264).to_dict(),
+        diffusion_head_config={"num_hidden_layers": 1, "intermediate_size": 16, "frequency_embedding_size": 8},
+        pad_token_id=256, eos_token_id=258, audio_bos_token_id=259, audio_eos_token_id=260, audio_token_id=261,
+    )  # fmt: skip
+    model = VibeVoiceForConditionalGeneration(config)
+    inner = model.model
+    with torch.no_grad():  # it goes on speaking: one coordinate is large, and stands for the token of a frame
+        inner.language_model.embed_tokens.weight[:, 0] = 10.0
+        inner.multi_modal_projector.linear_2.bias[0] = 10.0
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[261, 0] = 5.0
+        for module in inner.diffusion_head.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.normal_(0, 0.3)
+    model.generation_config = GenerationConfig(
+        max_new_tokens=8, guidance_scale=1.3, pad_token_id=256, eos_token_id=258, num_diffusion_steps=4
+    )
+    model.save_pretrained(folder)
+    template = (
+        "{% for m in messages %}{{ m['role'] }}: {% for p in m['content'] %}{% if p['type'] == 'audio' %}<|a|><|frame|><|z|>"
+        "{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n{% endfor %}<|a|>"
+    )
+    marks = {"audio_bos_token": "<|a|>", "audio_eos_token": "<|z|>", "audio_token": "<|frame|>"}
+    tokenizer = byte_tokenizer(*marks.values(), template=None)
+    features = VibeVoiceAcousticTokenizerFeatureExtractor(pad_to_multiple_of=10)
+    VibeVoiceProcessor(features, tokenizer, chat_template=template, **marks).save_pretrained(folder)

@@ -114,6 +114,21 @@ def _dia(source: Source) -> Offer:
     return Offer(rate, parameters, reference=True, reference_text=True, most_characters=1000)
 
 
+def _pocket(source: Source) -> Offer:
+    codec = source.file("audio_tokenizer/config.json")
+    own = "audio_prompt_dim" not in source.config and codec.get("encoder_config", {}) is not None
+    voices = [name for name, file in voice_files(source, source.given.voices).items() if file.suffix == ".safetensors"]
+    parameters = _sampling(source.generation, "temperature", "max_new_tokens")
+    return Offer(codec.get("sampling_rate", 24_000), parameters, voices, default=False, reference=own)
+
+
+def _vibevoice(source: Source) -> Offer:
+    steps = Parameter("steps", "integer", "of the noise, for each frame", source.generation.get("num_diffusion_steps", 10), 1, 1000)
+    parameters = [*_sampling(source.generation, "max_new_tokens", "guidance_scale"), steps]
+    rate = source.file("processor_config.json").get("feature_extractor", {}).get("sampling_rate", 24_000)
+    return Offer(rate, parameters, reference=True)
+
+
 SPEAKERS = {
     "VitsModel": Speaks("omni_transformers.speak.one_shot:Vits", _vits),
     "SpeechT5ForTextToSpeech": Speaks("omni_transformers.speak.one_shot:SpeechT5", _speecht5),
@@ -123,6 +138,9 @@ SPEAKERS = {
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),
     "CsmForConditionalGeneration": Speaks("omni_transformers.speak.codes:Csm", _csm),
     "DiaForConditionalGeneration": Speaks("omni_transformers.speak.codes:Dia", _dia),
+    "PocketTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket),
+    "GradiumPhononTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket),
+    "VibeVoiceForConditionalGeneration": Speaks("omni_transformers.speak.latents:VibeVoice", _vibevoice),
     "MusicgenForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
     "MusicgenMelodyForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
 }
