@@ -11,6 +11,8 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
+from omni_transformers.speak.higgs import codec_class
+
 Samples = np.ndarray[Any, Any]
 Sound = Callable[[Path, list[str], int], list[Samples]]
 
@@ -121,5 +123,22 @@ def _vibevoice(model: Any, tokenizer: Any, folder: Path) -> Any:
         talk = [{"role": "0", "content": [{"type": "text", "text": text}]}]
         inputs = processor(text=[processor.apply_chat_template(talk, tokenize=False)], return_tensors="pt")
         return model.generate(**inputs)[0]
+
+    return say
+
+
+@heard("HiggsAudioV2ForConditionalGeneration")
+def _higgs(model: Any, tokenizer: Any, folder: Path) -> Any:
+    codec = codec_class().from_pretrained(folder / "audio_tokenizer").eval()
+    features = transformers.AutoFeatureExtractor.from_pretrained(folder)
+    marks = {"audio_stream_bos_id": 32, "audio_stream_eos_id": 33}
+    processor = transformers.HiggsAudioV2Processor(features, tokenizer, None, **marks)
+    processor.audio_tokenizer = codec
+
+    def say(text: str) -> torch.Tensor:
+        told = [("system", "Generate audio following instruction."), ("user", text)]
+        talk = [{"role": role, "content": [{"type": "text", "text": said}]} for role, said in told]
+        prompt = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+        return processor.decode(model.generate(**processor(text=prompt, return_tensors="pt")))
 
     return say

@@ -15,6 +15,7 @@ from transformers import (
     CsmProcessor,
     EncodecFeatureExtractor,
     DacConfig,
+    DacFeatureExtractor,
     DacModel,
     DiaConfig,
     DiaFeatureExtractor,
@@ -29,6 +30,9 @@ from transformers import (
     GenerationConfig,
     GradiumPhononTTSConfig,
     GradiumPhononTTSForConditionalGeneration,
+    HiggsAudioV2Config,
+    HiggsAudioV2ForConditionalGeneration,
+    HiggsAudioV2TokenizerConfig,
     MusicgenConfig,
     MusicgenForConditionalGeneration,
     MusicgenMelodyConfig,
@@ -61,6 +65,7 @@ from transformers import (
     VitsTokenizer,
 )
 
+from omni_transformers.speak.higgs import codec_class
 from tiny_transformers import byte_tokenizer, maker
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz'-"
@@ -389,3 +394,41 @@ def vibevoice(folder: Path) -> None:
     tokenizer = byte_tokenizer(*marks.values(), template=None)
     features = VibeVoiceAcousticTokenizerFeatureExtractor(pad_to_multiple_of=10)
     VibeVoiceProcessor(features, tokenizer, chat_template=template, **marks).save_pretrained(folder)
+
+
+HIGGS_TEMPLATE = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{% for p in m['content'] %}{% if p['type'] == 'audio' %}<|audio_out_bos|><|AUDIO_OUT|>"
+    "<|audio_eos|>{% else %}{{ p['text'] }}{% endif %}{% endfor %}</s>{% endfor %}<|assistant|><|audio_out_bos|>"
+)
+
+
+@maker("HiggsAudioV2ForConditionalGeneration")
+def higgs(folder: Path) -> None:
+    marks = ("<|AUDIO_OUT|>", "<|audio_out_bos|>", "<|audio_eos|>", "<|reserved_special_token_6|>")  # 259 and on
+    ids = {"audio_token_id": 259, "audio_bos_token_id": 260, "audio_delay_token_id": 262}
+    config = HiggsAudioV2Config(
+        **LAYERS, **ids, vocab_size=264, head_dim=8, num_codebooks=4, codebook_size=34, audio_stream_bos_id=32, audio_stream_eos_id=33,
+        pad_token_id=256, bos_token_id=257, eos_token_id=258, initializer_range=0.3,
+    )  # fmt: skip
+    model = HiggsAudioV2ForConditionalGeneration(config)
+    with torch.no_grad():  # the end is never likely
+        model.audio_lm_head.weight.view(4, 34, -1)[:, 33] = 0.0
+    model.generation_config = GenerationConfig(do_sample=True, max_new_tokens=40, top_k=8, pad_token_id=256, eos_token_id=258)
+    model.save_pretrained(folder)
+    sound = {"encoder_hidden_size": 4, "downsampling_ratios": [5, 4], "decoder_hidden_size": 16, "upsampling_ratios": [5, 4], "hidden_size": 8}
+    heard = {
+        "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "conv_dim": [8, 8],
+        "conv_stride": [5, 2], "conv_kernel": [10, 3], "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4,
+        "num_conv_pos_embedding_groups": 2,
+    }  # fmt: skip
+    settings = HiggsAudioV2TokenizerConfig(
+        acoustic_model_config={"model_type": "dac", **sound}, semantic_model_config={"model_type": "hubert", **heard},
+        codebook_size=32, codebook_dim=4, target_bandwidths=[24.0], downsample_factor=10, initializer_range=0.3,
+    )  # fmt: skip
+    codec = coded(codec_class()(settings))
+    codec.save_pretrained(folder / "audio_tokenizer")
+    tokenizer = byte_tokenizer(*marks, template=HIGGS_TEMPLATE)
+    tokenizer.save_pretrained(folder)
+    DacFeatureExtractor(sampling_rate=24_000, hop_length=20).save_pretrained(folder)
+    known = {"audio_stream_bos_id": 32, "audio_stream_eos_id": 33, "processor_class": "HiggsAudioV2Processor"}
+    (folder / "processor_config.json").write_text(json.dumps(known))

@@ -27,6 +27,10 @@ _NOT_OURS = (
 """Settings of a generation config for which transformers would load code from a hub, or a second model."""
 
 
+CLASSES: dict[str, Any] = {}
+"""Classes of models by name that transformers does not export without a package that is not needed here."""
+
+
 @cache
 def load_model(
     model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None, part: str | None = None
@@ -42,7 +46,7 @@ def load_model(
         ConfigError: the checkpoint cannot be loaded; the message says why.
     """
     source = read(model_path, part)
-    kind = getattr(transformers, source.architecture.name, None)
+    kind = CLASSES.get(source.architecture.name) or getattr(transformers, source.architecture.name, None)
     if kind is None:
         raise ConfigError(
             f"{model_path}: transformers {transformers.__version__} has no {source.architecture.name}; pip install -U transformers"

@@ -96,7 +96,8 @@ class Dia(Speaker):
                 continue
             if rows[first][0] == end:
                 room = (config.max_length or begin + config.max_new_tokens - max(delays)) - 1
-                asked.notices += [CUT] if first == room else []
+                if first == room:
+                    asked.notices.append(CUT)
                 break
             frame = torch.stack([rows[first + delay][channel] for channel, delay in enumerate(delays)])
             yield sound.push(frame.to(codec.device))

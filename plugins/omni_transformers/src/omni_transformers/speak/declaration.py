@@ -114,6 +114,12 @@ def _dia(source: Source) -> Offer:
     return Offer(rate, parameters, reference=True, reference_text=True, most_characters=1000)
 
 
+def _higgs(source: Source) -> Offer:
+    rate = source.file("audio_tokenizer/config.json").get("sample_rate", 24_000)
+    parameters = _sampling(source.generation, "temperature", "top_k", "top_p", "max_new_tokens")
+    return Offer(rate, parameters, reference=True, reference_text=True, most_characters=4000)
+
+
 def _pocket(source: Source) -> Offer:
     codec = source.file("audio_tokenizer/config.json")
     own = "audio_prompt_dim" not in source.config and codec.get("encoder_config", {}) is not None
@@ -138,6 +144,7 @@ SPEAKERS = {
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),
     "CsmForConditionalGeneration": Speaks("omni_transformers.speak.codes:Csm", _csm),
     "DiaForConditionalGeneration": Speaks("omni_transformers.speak.codes:Dia", _dia),
+    "HiggsAudioV2ForConditionalGeneration": Speaks("omni_transformers.speak.higgs:Higgs", _higgs),
     "PocketTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket),
     "GradiumPhononTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket),
     "VibeVoiceForConditionalGeneration": Speaks("omni_transformers.speak.latents:VibeVoice", _vibevoice),

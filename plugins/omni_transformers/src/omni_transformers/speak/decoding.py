@@ -64,7 +64,8 @@ def reach_of(decoder: Module) -> int:
             frames += math.ceil(module.kernel_size[0] / module.stride[0]) / rate
             rate *= module.stride[0]
         elif isinstance(module, Conv1d):
-            frames += (module.kernel_size[0] - 1) * module.dilation[0] / rate
+            width = (module.kernel_size[0] - 1) * module.dilation[0]
+            frames += (width / 2 if module.padding != (0,) else width) / rate  # padded elsewhere, it may look to one side alone
     return math.ceil(frames) + 1
 
 

@@ -35,11 +35,17 @@ def reported(call: Callable[[], Any]) -> Generator[Any, None, Any]:
     return in_turns(run)
 
 
+def watch(module: torch.nn.Module) -> bool:
+    """Return whether a module is to get hooks: nobody has asked before."""
+    first = module not in _watched
+    _watched.add(module)
+    return first
+
+
 def turn_after(*modules: torch.nn.Module) -> None:
     """Let other requests have their turn after each forward of a module, in calls that :func:`reported` runs."""
     for module in modules:
-        if module not in _watched:
-            _watched.add(module)
+        if watch(module):
             module.register_forward_hook(lambda *_: report())
 
 
@@ -49,9 +55,8 @@ def report_results(owner: torch.nn.Module, method: str, value: Callable[[Any], A
     Args:
         value: takes the result.
     """
-    if owner in _watched:
+    if not watch(owner):
         return
-    _watched.add(owner)
     inner = getattr(owner, method)
 
     def watched(*args: Any, **kwargs: Any) -> Any:
