@@ -14,14 +14,14 @@ from transformers import AutoTokenizer
 from omni_transformers.speak.higgs import codec_class
 
 Samples = np.ndarray[Any, Any]
-Sound = Callable[[Path, list[str], int], list[Samples]]
+Sound = Callable[..., list[Samples]]
 
 HEARD: dict[str, Sound] = {}
-"""By architecture: the folder, sentences and a seed to the sound of each sentence."""
+"""By architecture: the folder, sentences, a seed, and a recording of a voice with its words, to the sound of each sentence."""
 
 
 def heard(*architectures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register ``(model, tokenizer, folder) -> (sentence -> sound)`` as the reference of architectures."""
+    """Register ``(model, tokenizer, folder) -> (sentence, recording, its words -> sound)`` as the reference of architectures."""
 
     def register(say: Callable[..., Any]) -> Callable[..., Any]:
         for architecture in architectures:
@@ -32,12 +32,12 @@ def heard(*architectures: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def _seeded(architecture: str, say: Callable[..., Any]) -> Sound:
-    def sound(folder: Path, sentences: list[str], seed: int) -> list[Samples]:
+    def sound(folder: Path, sentences: list[str], seed: int, *like: Any) -> list[Samples]:
         model = getattr(transformers, architecture).from_pretrained(folder).eval()
         speak = say(model, AutoTokenizer.from_pretrained(folder), folder)
         torch.manual_seed(seed)
         with torch.inference_mode():
-            return [speak(sentence).float().reshape(-1).numpy() for sentence in sentences]
+            return [speak(sentence, *like).float().reshape(-1).numpy() for sentence in sentences]
 
     return sound
 
@@ -80,9 +80,12 @@ def _musicgen(model: Any, tokenizer: Any, folder: Path) -> Any:
 def _csm(model: Any, tokenizer: Any, folder: Path) -> Any:
     processor = transformers.AutoProcessor.from_pretrained(folder)
 
-    def say(text: str) -> torch.Tensor:
+    def say(text: str, recording: Samples | None = None, words: str = "") -> torch.Tensor:
         talk = [{"role": "0", "content": [{"type": "text", "text": text}]}]
-        inputs = processor.apply_chat_template(talk, tokenize=True, return_dict=True, add_special_tokens=False)
+        if recording is not None:
+            talk.insert(0, {"role": "0", "content": [{"type": "text", "text": words}, {"type": "audio"}]})
+        prompt = processor.apply_chat_template(talk, tokenize=False)
+        inputs = processor(text=prompt, audio=None if recording is None else [recording], add_special_tokens=False)
         return model.generate(**inputs, output_audio=True)[0]
 
     return say
@@ -95,9 +98,13 @@ def _dia(model: Any, tokenizer: Any, folder: Path) -> Any:
     delays = model.config.delay_pattern
     marks = {"eos_token_id": 32, "pad_token_id": 33, "bos_token_id": 34, "delay_pattern": delays}
 
-    def say(text: str) -> torch.Tensor:
-        codes = model.generate(**processor(text=[text], audio_kwargs=marks))
-        return processor.decode(codes, audio_kwargs=marks)
+    def say(text: str, recording: Samples | None = None, words: str = "") -> torch.Tensor:
+        if recording is None:
+            codes = model.generate(**processor(text=[text], audio_kwargs=marks))
+            return processor.decode(codes, audio_kwargs=marks)
+        inputs = processor(text=[f"{words} {text}"], audio=[recording], audio_kwargs=marks)
+        length = processor.get_audio_prompt_len(inputs["decoder_attention_mask"], audio_kwargs=marks)
+        return processor.decode(model.generate(**inputs), audio_prompt_len=length, audio_kwargs=marks)
 
     return say
 
@@ -106,9 +113,11 @@ def _dia(model: Any, tokenizer: Any, folder: Path) -> Any:
 def _pocket(model: Any, tokenizer: Any, folder: Path) -> Any:
     processor = transformers.PocketTTSProcessor.from_pretrained(folder)
 
-    def say(text: str) -> torch.Tensor:
-        talk = [{"role": "user", "content": [{"type": "text", "text": text}]}]
-        inputs = processor(text=processor.apply_chat_template(talk, tokenize=False), return_tensors="pt")
+    def say(text: str, recording: Samples | None = None, words: str = "") -> torch.Tensor:
+        voice = [] if recording is None else [{"type": "audio"}]
+        sounds = None if recording is None else [recording]
+        talk = [{"role": "user", "content": [*voice, {"type": "text", "text": text}]}]
+        inputs = processor(text=processor.apply_chat_template(talk, tokenize=False), audio=sounds, return_tensors="pt")
         latents = model.generate(**inputs)
         return processor.decode(latents[0])
 
@@ -119,9 +128,13 @@ def _pocket(model: Any, tokenizer: Any, folder: Path) -> Any:
 def _vibevoice(model: Any, tokenizer: Any, folder: Path) -> Any:
     processor = transformers.AutoProcessor.from_pretrained(folder)
 
-    def say(text: str) -> torch.Tensor:
-        talk = [{"role": "0", "content": [{"type": "text", "text": text}]}]
-        inputs = processor(text=[processor.apply_chat_template(talk, tokenize=False)], return_tensors="pt")
+    def say(text: str, recording: Samples | None = None, words: str = "") -> torch.Tensor:
+        voice = [] if recording is None else [{"type": "audio"}]
+        sounds = None if recording is None else [recording]
+        talk = [{"role": "0", "content": [{"type": "text", "text": text}, *voice]}]
+        inputs = processor(
+            text=[processor.apply_chat_template(talk, tokenize=False)], audio=sounds, return_tensors="pt"
+        )
         return model.generate(**inputs)[0]
 
     return say
@@ -135,10 +148,13 @@ def _higgs(model: Any, tokenizer: Any, folder: Path) -> Any:
     processor = transformers.HiggsAudioV2Processor(features, tokenizer, None, **marks)
     processor.audio_tokenizer = codec
 
-    def say(text: str) -> torch.Tensor:
-        told = [("system", "Generate audio following instruction."), ("user", text)]
-        talk = [{"role": role, "content": [{"type": "text", "text": said}]} for role, said in told]
+    def say(text: str, recording: Samples | None = None, words: str = "") -> torch.Tensor:
+        told = [("system", "Generate audio following instruction."), ("user", words), ("user", text)]
+        talk = [{"role": role, "content": [{"type": "text", "text": said}]} for role, said in told if said]
+        if recording is not None:
+            talk.insert(2, {"role": "assistant", "content": [{"type": "audio"}]})  # type: ignore[list-item]
         prompt = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-        return processor.decode(model.generate(**processor(text=prompt, return_tensors="pt")))
+        sounds = None if recording is None else [recording]
+        return processor.decode(model.generate(**processor(text=prompt, audio=sounds, return_tensors="pt")))
 
     return say

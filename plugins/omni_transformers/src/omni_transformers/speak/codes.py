@@ -37,10 +37,14 @@ class Csm(Speaker):
             talk.insert(0, {"role": role, "content": [{"type": "text", "text": said or ""}, {"type": "audio"}]})
             sounds = [recording]
         text = self._processor.apply_chat_template(talk, tokenize=False)
-        inputs = self._processor(text=text, audio=sounds, add_special_tokens=False, return_tensors="pt").to(model.device)
+        inputs = self._processor(text=text, audio=sounds, add_special_tokens=False, return_tensors="pt").to(
+            model.device
+        )
         config = chosen(model, asked.given)
         call = {"generation_config": config, "streamer": Frames(), **inputs}
-        sound = Causal(codec.decoder, lambda codes, past: codec.decode(codes, decoder_past_key_values=past, use_cache=True))
+        sound = Causal(
+            codec.decoder, lambda codes, past: codec.decode(codes, decoder_past_key_values=past, use_cache=True)
+        )
         for number, codes in enumerate(reported(lambda: model.generate(**call))):  # [1, codebooks]
             if not number:
                 continue  # the prompt
@@ -77,13 +81,17 @@ class Dia(Speaker):
         inputs = self._processor(text=[text], audio=sounds, audio_kwargs=self._marks).to(model.device)
         most = model.config.encoder_config.max_position_embeddings
         if inputs["input_ids"].shape[1] > most:
-            raise RequestTooLargeError(f"the text has {inputs['input_ids'].shape[1]} bytes, with that of the voice; at most {most}")
+            raise RequestTooLargeError(
+                f"the text has {inputs['input_ids'].shape[1]} bytes, with that of the voice; at most {most}"
+            )
         delays, end = model.config.delay_pattern, model.config.decoder_config.eos_token_id
         mask = inputs["decoder_input_ids"][0]  # what is given of the first frames; elsewhere the padding
         begin = len(mask) - max(delays)
         config = chosen(model, asked.given)
         call = {"generation_config": config, "streamer": Frames(), **inputs}
-        sound = Windows(lambda codes: codec.decode(audio_codes=codes[None]).audio_values[0], codec.config.hop_length, self._reach)
+        sound = Windows(
+            lambda codes: codec.decode(audio_codes=codes[None]).audio_values[0], codec.config.hop_length, self._reach
+        )
         rows: list[torch.Tensor] = []
         for new in reported(lambda: model.generate(**call)):
             rows += [new] if rows else new[0].T  # the first are the prompt's

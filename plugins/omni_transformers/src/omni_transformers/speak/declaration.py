@@ -105,7 +105,14 @@ def _musicgen(source: Source) -> Offer:
 def _csm(source: Source) -> Offer:
     rate = source.config.get("codec_config", {}).get("sampling_rate", 24_000)
     parameters = _sampling(source.generation, "temperature", "top_k", "top_p", "max_new_tokens")
-    return Offer(rate, parameters, [str(number) for number in range(10)], reference=True, reference_text=True, most_characters=2000)
+    return Offer(
+        rate,
+        parameters,
+        [str(number) for number in range(10)],
+        reference=True,
+        reference_text=True,
+        most_characters=2000,
+    )
 
 
 def _dia(source: Source) -> Offer:
@@ -129,7 +136,9 @@ def _pocket(source: Source) -> Offer:
 
 
 def _vibevoice(source: Source) -> Offer:
-    steps = Parameter("steps", "integer", "of the noise, for each frame", source.generation.get("num_diffusion_steps", 10), 1, 1000)
+    steps = Parameter(
+        "steps", "integer", "of the noise, for each frame", source.generation.get("num_diffusion_steps", 10), 1, 1000
+    )
     parameters = [*_sampling(source.generation, "max_new_tokens", "guidance_scale"), steps]
     rate = source.file("processor_config.json").get("feature_extractor", {}).get("sampling_rate", 24_000)
     return Offer(rate, parameters, reference=True)

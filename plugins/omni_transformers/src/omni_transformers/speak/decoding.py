@@ -65,7 +65,9 @@ def reach_of(decoder: Module) -> int:
             rate *= module.stride[0]
         elif isinstance(module, Conv1d):
             width = (module.kernel_size[0] - 1) * module.dilation[0]
-            frames += (width / 2 if module.padding != (0,) else width) / rate  # padded elsewhere, it may look to one side alone
+            frames += (
+                width / 2 if module.padding != (0,) else width
+            ) / rate  # padded elsewhere, it may look to one side alone
     return math.ceil(frames) + 1
 
 
@@ -130,7 +132,11 @@ def _convolved(module: Any, inputs: torch.Tensor, state: dict[Module, torch.Tens
     width = (conv.kernel_size[0] - 1) * conv.dilation[0] + 1 - conv.stride[0]
     before = state.get(module)
     if before is None:
-        before = inputs[..., :1].expand(-1, -1, width) if module.pad_mode == "replicate" else inputs.new_zeros(*inputs.shape[:2], width)
+        before = (
+            inputs[..., :1].expand(-1, -1, width)
+            if module.pad_mode == "replicate"
+            else inputs.new_zeros(*inputs.shape[:2], width)
+        )
     inputs = torch.cat([before, inputs], -1)
     state[module] = inputs[..., inputs.shape[-1] - width :]
     output: torch.Tensor = conv(inputs)

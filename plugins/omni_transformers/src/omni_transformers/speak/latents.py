@@ -23,10 +23,15 @@ class PocketTTS(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
-        self._codec: Any = loading.part("PocketTTSAudioTokenizerModel", "audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer")
+        self._codec: Any = loading.part(
+            "PocketTTSAudioTokenizerModel", "audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"
+        )
         self._processor = processor_of(loading, "PocketTTSProcessor", self._codec)
         self.rate = self._codec.config.sampling_rate
-        takes = getattr(self._model.config, "audio_prompt_dim", self._model.config.latent_dim) == self._model.config.latent_dim
+        takes = (
+            getattr(self._model.config, "audio_prompt_dim", self._model.config.latent_dim)
+            == self._model.config.latent_dim
+        )
         self.reference = takes and self._codec.config.encoder_config is not None
         self._voices = voice_files(loading.source, loading.voices)
         denormalize = self._model.denormalize_latents
@@ -42,7 +47,9 @@ class PocketTTS(Speaker):
             inputs = self._processor(text=text, return_tensors="pt", **voice).to(model.device, model.dtype)
             config = chosen(model, asked.given)
             config.max_length = None
-            config.max_new_tokens = asked.given.get("max_new_tokens")  # without one, the model has a bound by the text's length
+            config.max_new_tokens = asked.given.get(
+                "max_new_tokens"
+            )  # without one, the model has a bound by the text's length
             call = {"generation_config": config, **inputs}
             sound = Causal(
                 codec.decoder, lambda latents, past: codec.decode(latents, decoder_past_key_values=past, use_cache=True)
@@ -77,7 +84,9 @@ class VibeVoice(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         if find_spec("diffusers") is None:
-            raise ConfigError(f"{loading.model_path}: VibeVoice needs diffusers, for the steps of its noise: pip install diffusers")
+            raise ConfigError(
+                f"{loading.model_path}: VibeVoice needs diffusers, for the steps of its noise: pip install diffusers"
+            )
         self._model: Any = loading.model()
         self._processor = load_processor(loading.model_path)
         self.rate = self._processor.feature_extractor.sampling_rate

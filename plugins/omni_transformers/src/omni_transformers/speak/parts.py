@@ -25,9 +25,16 @@ def processor_of(loading: Loading, kind: str, codec: Any) -> Any:
     tokenizer = load_processor(loading.model_path, "AutoTokenizer")
     features = load_processor(loading.model_path, "AutoFeatureExtractor")
     settings = loading.source.file("processor_config.json")
-    names = set(inspect.signature(made.__init__).parameters) - {"self", "feature_extractor", "tokenizer", "audio_tokenizer"}
+    names = set(inspect.signature(made.__init__).parameters) - {
+        "self",
+        "feature_extractor",
+        "tokenizer",
+        "audio_tokenizer",
+    }
     given = {name: settings[name] for name in names if name in settings}
     given.setdefault("chat_template", tokenizer.chat_template)
-    processor = made(features, tokenizer, audio_tokenizer=None, **{name: given[name] for name in names if name in given})
+    processor = made(
+        features, tokenizer, audio_tokenizer=None, **{name: given[name] for name in names if name in given}
+    )
     processor.audio_tokenizer = codec
     return processor
