@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import InvalidRequestError
@@ -44,6 +45,17 @@ INTERFACE = Interface(
     prompts={"transcription": "Write down what is said.", "speech": "{text}"},
     warmup=[{"inputs": {"messages": [{"role": "user", "content": "warm"}]}, "modalities": ["text"]}],
 )
+
+PACING = evolve(
+    INTERFACE,
+    groups=[
+        INTERFACE.groups[0],
+        ParameterGroup(
+            "speaker", SPEECH, "speech", [*_SAMPLING[:1], Parameter("speed", "number", "of speech", 1.0, 0.25, 4)]
+        ),
+    ],
+)
+"""It speaks faster or slower itself: a faster word is cut off."""
 
 
 def understand(payload: StagePayload) -> dict[str, Any]:
@@ -130,6 +142,8 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
         if word.startswith("<tool_call>"):
             break  # calls are not spoken
         pieces.append(tone(word, payload.request.metadata.get("speaker")))
+        if (speed := payload.request.params.get("speaker", {}).get("speed")) is not None:
+            pieces[-1] = pieces[-1][: int(len(pieces[-1]) / speed)]
         if word == "unequal":
             pieces[-1] = pieces[-1] * np.float32(time.time() % 1)
         if pause:

@@ -12,9 +12,11 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-from omni_serve_clients import socket_to
-from serve_stages import RATE, tone
+from omni_serve_clients import http_client, socket_to
+from serve_stages import PACING, RATE, speaking_pipeline, tone
 
+from omni_core import open_async
+from omni_serve import Settings, create_app
 from omni_serve.app import Application
 from omni_serve.encoders import pcm16
 
@@ -143,3 +145,17 @@ async def test_null_means_not_given(http: httpx2.AsyncClient) -> None:
     nothing = dict.fromkeys(("voice", "instructions", "response_format", "speed", "stream_format", "extra_body"))
     answer = await http.post("/v1/audio/speech", json={"model": "tones", "input": "one", **nothing})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "audio/mpeg")
+
+
+async def test_the_speed_is_that_of_a_pipeline_that_has_one() -> None:
+    async with open_async(speaking_pipeline(PACING)) as pipe:
+        http = http_client(create_app(pipe, Settings()))
+        asked = {"model": "tones", "input": "one", "response_format": "pcm"}
+        answer = await http.post("/v1/audio/speech", json={**asked, "speed": 2.0})
+        sampling = {"stage_sampling": {"speaker": {"speed": 4.0}}}
+        other = await http.post("/v1/audio/speech", json={**asked, **sampling})
+        both = await http.post("/v1/audio/speech", json={**asked, "speed": 2.0, **sampling})
+    assert answer.content == pcm16(tone("one")[: len(tone("one")) // 2])
+    assert other.content == pcm16(tone("one")[: len(tone("one")) // 4])
+    assert both.status_code == 400
+    assert both.json()["error"]["param"] == "speed"

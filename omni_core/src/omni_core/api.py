@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         TranscriptChunk,
         Word,
     )
+    from omni_core.protocol.sentences import SentenceCutter
     from omni_core.protocol.specs import ProcessSpec
     from omni_core.protocol.tensors import Buffer, address_of, as_tensor, copy, flat, wait_for_device
     from omni_core.references import exports, imported, load
@@ -131,8 +132,8 @@ __all__ = [
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
     # Requests and what stages answer
-    "OmniRequest", "StagePayload", "text_of", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "Segment", "TextChunk",
-    "TextResult", "Transcript", "TranscriptChunk", "Word",
+    "OmniRequest", "StagePayload", "text_of", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "Segment",
+    "SentenceCutter", "TextChunk", "TextResult", "Transcript", "TranscriptChunk", "Word",
     # Errors, and values in their messages
     "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
     "RelayCapacityError", "RelayError", "RelayFullError", "RequestAbortedError", "RequestFailedError",
@@ -192,6 +193,7 @@ _HOMES = {
     "omni_core.protocol.outputs": (
         "AudioChunk AudioResult ImageChunk ImageResult Segment TextChunk TextResult Transcript TranscriptChunk Word"
     ),
+    "omni_core.protocol.sentences": "SentenceCutter",
     "omni_core.protocol.specs": "ProcessSpec",
     "omni_core.protocol.tensors": "Buffer address_of as_tensor copy flat wait_for_device",
     "omni_core.references": "exports imported load",

@@ -683,3 +683,17 @@ def test_parts_of_an_item_stay_parts_and_items_stay_messages() -> None:
     session.finished(reply.id, 0, {})
     only = {"type": "response.create", "response": {"input": [item | {"role": "system"}]}}
     assert started(session.receive(only, 0)).messages[-1] == {"role": "user", "content": parts}
+
+
+@pytest.mark.parametrize("paces", [False, True])
+def test_sound_is_stretched_unless_the_pipeline_paces_it(paces: bool) -> None:
+    session = make(Offer(paces=paces))
+    session.receive(update(audio={"input": {"turn_detection": None}, "output": {"speed": 1.5}}), 0)
+    session.receive(user_text("Hello"), 0)
+    start = started(session.receive({"type": "response.create"}, 0))
+    assert start.config.audio.output.speed == 1.5
+    found = [*session.sound(start.reply, voice(3.0), RATE, 0), *session.finished(start.reply, 1, {})]
+    sent = sum(
+        len(base64.b64decode(each["delta"])) for each in events(found) if each["type"] == "response.output_audio.delta"
+    )
+    assert (sent == 3.0 * RATE * 2) is paces

@@ -136,12 +136,32 @@ class ParameterNames:
         self._params = {name for each in (*interface.params, *plain) for name in each.names if name != SEED}
         self._params |= {SEED} if seeded else set()
         self._metadata = {name for each in interface.metadata for name in each.names}
+        self._speed = next(
+            (group.name for group in interface.groups for each in group.parameters if "speed" in each.names), None
+        )
         self._length = next((each for each in plain if any(name in LENGTHS for name in each.names)), None)
 
     def reads(self, name: str) -> bool:
         """Return if the pipeline honours a parameter of this name."""
         length = name in LENGTHS and self._length is not None
         return length or name in self._params or name in self._metadata or name in (_OF_STAGES, _OF_MEDIA)
+
+    @property
+    def paces(self) -> bool:
+        """Whether the pipeline speaks faster or slower itself: a group of its parameters has ``speed``."""
+        return self._speed is not None
+
+    def pace(self, params: dict[str, Any], speed: float, where: str = "speed") -> None:
+        """Put the speed of speech into a request's parameters, if the pipeline honours it. ``where``: its path, for messages.
+
+        Raises:
+            ApiError: 400, the request has another one already.
+        """
+        if self._speed is None or speed == 1.0:
+            return
+        group = params.setdefault(self._speed, {})
+        if group.setdefault("speed", speed) != speed:
+            raise invalid(f"{where}: given twice, here and in {_OF_STAGES}", where, "invalid_value")
 
     def read(
         self, given: Mapping[str, Any], fields: Iterable[str] = (), neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL

@@ -100,6 +100,8 @@ class Speaker:
         if options.instructions:
             given["instructions"] = options.instructions
         self._parameters = server.parameters.read(given, SpeechRequest.model_fields)
+        server.parameters.pace(self._parameters.params, options.speed)
+        self._stretch = 1.0 if server.parameters.paces else options.speed
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
@@ -152,7 +154,7 @@ class Speaker:
         return (self._encoder or self._new(self._server.rate)).finish()
 
     def _new(self, rate: int) -> Encoder:
-        return encoder(self._options.response_format, rate, live=True, speed=self._options.speed)
+        return encoder(self._options.response_format, rate, live=True, speed=self._stretch)
 
 
 async def as_events(call: Call, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

@@ -14,13 +14,12 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
-from omni_core.api import did_you_mean, shown
+from omni_core.api import SentenceCutter, did_you_mean, shown
 from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import collect
 from omni_serve.json_input import check_text, read_event
-from omni_serve.sentences import SentenceCutter
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.sockets import ended, sent
 from omni_serve.speech import Speaker, SpeechOptions

@@ -6,22 +6,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from omni_core.api import ConfigError
 from omni_torch.api import download, read_json
+from omni_transformers.adapters import adapter_of
 from omni_transformers.architectures import Architecture, architecture_of, made_from
 from omni_transformers.gguf_files import folder_of, is_gguf
+from omni_transformers.options import Given
 
 FILES = (
-    "README.md",
-    "*.json",
-    "*.safetensors",
-    "*.txt",
-    "*.jinja",
-    "*.model",
-    "*.tiktoken",
+    *("README.md", "*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken"),
     "additional_chat_templates/*.jinja",
+    *(f"{folder}/{files}" for folder in ("vocoder", "audio_tokenizer") for files in ("*.json", "*.safetensors")),
+    *("voices/*.safetensors", "voices/*.npy", "speaker_embeddings/*.npy", "speaker_embeddings/v2/*.npy"),
 )
 """The files of a repository that are downloaded: neither code nor pickles."""
 
@@ -36,11 +34,13 @@ class Source:
         folder: holds its ``config.json``; of a hub id that was not downloaded, little else.
         config: ``config.json``.
         architecture: its model class.
+        given: the options of the pipeline; the defaults where only the checkpoint is known.
     """
 
     folder: Path
     config: dict[str, Any]
     architecture: Architecture
+    given: Given = field(factory=Given)
 
     def file(self, name: str) -> dict[str, Any]:
         """Return another JSON file of the folder; empty if it is missing.
@@ -57,8 +57,11 @@ class Source:
         return self.file("generation_config.json")
 
 
-def read(folder: str) -> Source:
+def read(folder: str, part: str | None = None) -> Source:
     """Read the config of a checkpoint's folder.
+
+    Args:
+        part: the architecture that it must have: one that belongs to a model of another checkpoint, such as a vocoder.
 
     Raises:
         ConfigError: it cannot be run here; the message says why and what to do.
@@ -70,11 +73,18 @@ def read(folder: str) -> Source:
             "and save that"
         )
     config = read_json(path / "config.json")
+    if part is not None:
+        named = config.get("architectures")
+        if not isinstance(named, list) or part not in named:
+            raise ConfigError(f"{folder}/config.json: its architectures are {named}; a {part} is needed here")
+        return Source(path, config, Architecture(part, str(config.get("model_type")), "speak", "part", []))
     found = architecture_of(config)
     if found is not None:
         return Source(path, config, found)
     named = config.get("architectures") or [config.get("model_type")]
     name = str(named[0]) if isinstance(named, list) and named else "nothing"
+    if adapter_of(config) is not None:
+        return Source(path, config, Architecture(name, str(config.get("model_type")), "speak", "adapter", ["text"]))
     if "auto_map" in config:
         raise ConfigError(f"{folder}/config.json: {name} is no model of transformers; {_CODE}")
     newer = _version(config.get("transformers_version"))

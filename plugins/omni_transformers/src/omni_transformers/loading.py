@@ -28,19 +28,26 @@ _NOT_OURS = (
 """Settings of a generation config for which transformers would load code from a hub, or a second model."""
 
 
+CLASSES: dict[str, Any] = {}
+"""Classes of models by name that transformers does not export without a package that is not needed here."""
+
+
 @cache
-def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None) -> Any:
+def load_model(
+    model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None, part: str | None = None
+) -> Any:
     """Return the model of a checkpoint, in evaluation mode; the same object for equal arguments in a process.
 
     Args:
         dtype: ``auto``: as it is stored; on a CPU float32 in place of float16.
         attention: the name of an attention function; by default transformers' choice among its own.
+        part: the architecture of a checkpoint that is a part of a model, such as a vocoder.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded; the message says why.
     """
-    source = read(model_path)
-    kind = getattr(transformers, source.architecture.name, None)
+    source = read(model_path, part)
+    kind = CLASSES.get(source.architecture.name) or getattr(transformers, source.architecture.name, None)
     if kind is None:
         raise ConfigError(
             f"{model_path}: transformers {transformers.__version__} has no {source.architecture.name}; pip install -U transformers"
@@ -76,8 +83,11 @@ def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attent
 
 
 @cache
-def load_processor(model_path: str) -> Any:
+def load_processor(model_path: str, kind: str = "AutoProcessor") -> Any:
     """Return the processor of a checkpoint: its own, or its tokenizer or feature extractor alone.
+
+    Args:
+        kind: the class of transformers that loads it, such as ``AutoTokenizer``.
 
     Raises:
         ConfigError: it has none, or it cannot be read; the message says what is missing.
@@ -85,7 +95,7 @@ def load_processor(model_path: str) -> Any:
     if not any((Path(model_path) / name).exists() for name in _PROCESSORS):
         raise ConfigError(f"{model_path}: has none of {', '.join(_PROCESSORS)}; download the checkpoint again")
     try:
-        return transformers.AutoProcessor.from_pretrained(model_path, **_LOCAL)
+        return getattr(transformers, kind).from_pretrained(model_path, **_LOCAL)
     except ImportError as error:
         raise ConfigError(
             f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}"

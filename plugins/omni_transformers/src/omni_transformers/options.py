@@ -17,6 +17,8 @@ OPTIONS = {
     "dtype": "of the weights: auto (default: the checkpoint's; on a CPU float32 in place of float16), float32, bfloat16, float16",
     "gpu": "the number of a GPU; by default the CPU",
     "max_audio_seconds": "longest recording",
+    "vocoder": "folder or hub id of the vocoder or codec, of a model that has it in a checkpoint of its own",
+    "voices": "folder of voices, a file for each, in place of the checkpoint's own",
 }
 
 
@@ -27,6 +29,8 @@ class Options(TypedDict, total=False):
     dtype: str
     gpu: int
     max_audio_seconds: float
+    vocoder: str
+    voices: str
 
 
 @frozen
@@ -37,6 +41,8 @@ class Given:
     dtype: str = "auto"
     gpu: int | None = None
     max_audio_seconds: float | None = None
+    vocoder: str | None = None
+    voices: str | None = None
 
     @property
     def network(self) -> dict[str, Any]:

@@ -6,8 +6,11 @@ import logging
 from importlib import import_module
 from typing import Any, Unpack
 
+from attrs import evolve
+
 from omni_core.api import Interface, PipelineConfig
 from omni_torch.api import config_folder
+from omni_transformers.adapters import adapter_of
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.gguf_files import is_gguf
 from omni_transformers.licences import forbids_commerce, licence_of
@@ -23,15 +26,16 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         ConfigError: an option is wrong, or the checkpoint cannot be run here.
     """
     given = checked(options)
-    source = read(model_path if is_gguf(model_path) else config_folder(model_path))
+    source = evolve(read(model_path if is_gguf(model_path) else config_folder(model_path)), given=given)
     licence = licence_of(model_path, source.folder)
     if licence is not None and forbids_commerce(licence):
         logger.warning("%s: its licence is %s, which allows no commercial use", model_path, licence)
+    kind = _kind(source)
     return PipelineConfig(
         model_path=model_path,
         name="transformers",
-        stages=_kind(source).stages(source, given),
-        interface=_kind(source).interface(source),
+        stages=kind.stages(source, given),
+        interface=kind.interface(source),
         relay_backend="shm",
         fetch_fn="omni_transformers.checkpoints:fetch",
     )
@@ -45,5 +49,5 @@ def interface(folder: str) -> Interface:
 
 
 def _kind(source: Source) -> Any:
-    """Return the module with ``stages(source, given)`` and ``interface(source)`` of what the checkpoint does."""
-    return import_module(f"omni_transformers.{source.architecture.kind}.declaration")
+    """Return what has ``stages(source, given)`` and ``interface(source)``: an adapter, or the module of what the checkpoint does."""
+    return adapter_of(source.config) or import_module(f"omni_transformers.{source.architecture.kind}.declaration")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from omni_core.api import CommandComponent, Component, PipelineComponent, hookimpl
+from omni_transformers.hooks import omni_transformers_adapters as omni_transformers_adapters
 from omni_transformers.options import OPTIONS
 
 

@@ -188,6 +188,7 @@ class Offer:
         tools: it calls tools.
         forces: it can begin a reply with a call.
         transcribes: it writes recordings down.
+        paces: it speaks at another speed itself.
         reads: tells if a further field is a parameter of it.
         check: raises ApiError for a voice, a model or a parameter that there is not; ``where`` is the path of the configuration.
         vad: how turns are found where a client does not say it.
@@ -198,6 +199,7 @@ class Offer:
     tools: str | None = "tagged-json"
     forces: bool = True
     transcribes: bool = True
+    paces: bool = False
     reads: Callable[[str], bool] = lambda name: True
     check: Callable[[SessionConfig, str], None] = lambda config, where: None
     vad: ServerVad = SERVER_VAD

@@ -43,6 +43,7 @@ def offer_of(server: Server, key: Key) -> Offer:
         tools=interface.tool_format,
         forces=interface.tool_choice,
         transcribes=writes_down(interface),
+        paces=server.parameters.paces,
         reads=server.parameters.reads,
         check=check,
         vad=ServerVad(
@@ -80,6 +81,7 @@ class Turns:
             if config.tool_choice != "auto":
                 inputs["tool_choice"] = config.tool_choice.name if isinstance(config.tool_choice, NamedTool) else ANY
         if config.speaks:
+            server.parameters.pace(parameters.params, config.audio.output.speed, "audio.output.speed")
             voice = config.audio.output.voice
             apply_voice(server, self.key, voice, inputs, parameters.metadata, "audio.output.voice")
         self._stay(parameters.metadata)

@@ -29,6 +29,7 @@ class Reply:
 
     Attributes:
         config: the session's, with the changes of ``response.create``.
+        speed: that its sound is brought to; 1: the pipeline speaks at the speed that is asked for.
         adopt: adds an item to the conversation and returns the id before it; ``None``: the response is outside of it.
         first_sound: when its first sound was handed out, by the session's clock.
     """
@@ -40,6 +41,7 @@ class Reply:
     conversation_id: str | None
     metadata: Mapping[str, Any] | None = None
     reader: ToolReader | None = None
+    speed: float = 1.0
     item: Item | None = None
     output: list[Item] = field(factory=list)
     first_sound: float | None = None
@@ -63,7 +65,7 @@ class Reply:
             return []
         output = self.config.audio.output
         if self._audio is None:
-            self._audio = OutputAudio(output.format.wire, rate, output.speed)
+            self._audio = OutputAudio(output.format.wire, rate, self.speed)
         events = self._begin()
         if self.first_sound is None:
             self.first_sound = now

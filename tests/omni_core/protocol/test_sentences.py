@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omni_serve import sentences
-from omni_serve.sentences import LONGEST, SentenceCutter
+from omni_core.protocol import sentences
+from omni_core.protocol.sentences import LONGEST, SentenceCutter
 
 TEXT = "Hello there. This is the second sentence, which is long enough. No! Yes? " + "word " * 400 + "\nEnd。好。"
 

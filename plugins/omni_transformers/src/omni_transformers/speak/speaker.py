@@ -1,0 +1,154 @@
+"""What a model that speaks is to its stage: a generator of pieces of sound."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import field, frozen
+
+from omni_core.api import ConfigError, InvalidRequestError, SentenceCutter, did_you_mean
+from omni_torch.api import download
+from omni_transformers.checkpoints import Source, read
+from omni_transformers.loading import generation_config, load_model
+
+
+@frozen
+class Loading:
+    """How a speaker is loaded.
+
+    Attributes:
+        model_path: the checkpoint's folder.
+        device: for the model.
+        dtype: of its weights.
+        vocoder: folder or hub id of the vocoder or codec. ``None``: the checkpoint's own.
+        voices: folder of voices. ``None``: the checkpoint's own.
+    """
+
+    model_path: str
+    device: str = "cpu"
+    dtype: str = "auto"
+    vocoder: str | None = None
+    voices: str | None = None
+
+    @property
+    def source(self) -> Source:
+        """The checkpoint's config."""
+        return read(self.model_path)
+
+    def model(self) -> Any:
+        """Return the model."""
+        return load_model(self.model_path, self.dtype, self.device)
+
+    def part(self, architecture: str, name: str, usual: str | None = None) -> Any:
+        """Return the model of a second checkpoint: the option ``vocoder``, a folder in the checkpoint's, or what is usual.
+
+        Args:
+            architecture: the one that it must have.
+            name: of the folder in the checkpoint's.
+            usual: hub id of the one that the released checkpoints use.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        path = self.vocoder
+        inside = self.source.folder / name
+        if path is None and (inside / "config.json").exists():
+            path = str(inside)
+        if path is None:
+            path = usual
+        if path is None:
+            raise ConfigError(
+                f"{self.model_path}: its {name.replace('_', ' ')} is another checkpoint; put it into {inside}, or give its folder or "
+                "hub id: --option vocoder=..."
+            )
+        return load_model(download(path), self.dtype, self.device, part=architecture)
+
+
+@frozen
+class Asked:
+    """A request to speak.
+
+    Attributes:
+        text: to be spoken; not empty.
+        voice: a name of the interface's voices. ``None``: it has none.
+        given: the parameters of the request that were given.
+        reference: a recording of the voice, float32 ``[n]`` at the speaker's rate, and the words that are said in it.
+        notices: what the answer lacks; a speaker adds to them.
+    """
+
+    text: str
+    voice: str | None = None
+    given: dict[str, Any] = field(factory=dict)
+    reference: tuple[np.ndarray[Any, Any], str | None] | None = None
+    notices: list[str] = field(factory=list)
+
+    def named(self, voices: Iterable[str]) -> str:
+        """Return which of the voices is asked for; the first, if none is.
+
+        Raises:
+            InvalidRequestError: there is no such voice.
+        """
+        known = {each.casefold(): each for each in reversed([*voices])}
+        wanted = self.voice or next(reversed(known.values()), "")
+        if wanted.casefold() not in known:
+            raise InvalidRequestError(
+                f"metadata.speaker: no voice is called {wanted!r}{did_you_mean(wanted, [*voices])}"
+            )
+        return known[wanted.casefold()]
+
+
+class Speaker(ABC):
+    """A loaded model that speaks.
+
+    Attributes:
+        rate: of its sound, in Hz.
+        reference: it speaks with the voice of a recording.
+    """
+
+    rate: int
+    reference = False
+
+    @abstractmethod
+    def __init__(self, loading: Loading) -> None:
+        """Load the model.
+
+        Raises:
+            ConfigError: it cannot be; the message says what to do.
+        """
+
+    @abstractmethod
+    def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
+        """Yield the sound of a request, float ``[n]``, piece by piece; ``None`` lets others have their turn.
+
+        Each step is computed with the request's own random numbers in PyTorch's global generators, without gradients.
+        """
+
+
+class BySentence(Speaker):
+    """A model that speaks a sentence in one piece. Long texts are spoken sentence by sentence."""
+
+    def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
+        cutter = SentenceCutter()
+        for sentence in [*cutter.feed(asked.text), *cutter.finish()]:
+            yield from self.say(sentence, asked)
+
+    @abstractmethod
+    def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
+        """Yield the sound of a sentence."""
+
+
+def chosen(model: Any, given: dict[str, Any]) -> Any:
+    """Return a model's generation config with the parameters that a request gives: ``temperature``, ``top_k``, ``max_new_tokens``, ..."""
+    config = generation_config(model)
+    for name, value in given.items():
+        if name in ("top_k", "top_p", "max_new_tokens", "guidance_scale"):
+            setattr(config, name, value)
+    if config.max_new_tokens:
+        config.max_length = None
+    if (temperature := given.get("temperature")) is not None:
+        config.do_sample, config.temperature = temperature > 0, temperature or None
+    return config

@@ -1,0 +1,85 @@
+"""What a model that speaks offers, and its stage. Light: imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+
+from omni_core.api import SEED, SPEECH, VOICE, Interface, Parameter, ParameterGroup, StageConfig
+from omni_transformers.checkpoints import Source
+from omni_transformers.options import Given
+
+GROUP = "speech"
+"""The group of parameters, and the name of the stage."""
+
+MOST_CHARACTERS = 10_000
+
+FASTSPEECH2_RATE = 22_050
+"""Hz. Its configs do not say it."""
+
+
+@frozen
+class Offer:
+    """What a checkpoint that speaks offers.
+
+    Attributes:
+        sample_rate: in Hz.
+        parameters: of a request, beside the seed.
+        voices: names.
+        default: the first is the default; false: without a name, the model chooses a voice.
+        reference: it speaks with the voice of a recording.
+        reference_text: that needs the words that are said in it.
+        most_characters: of one request.
+    """
+
+    sample_rate: int
+    parameters: list[Parameter] = field(factory=list)
+    voices: list[str] = field(factory=list)
+    default: bool = True
+    reference: bool = False
+    reference_text: bool = False
+    most_characters: int = MOST_CHARACTERS
+
+
+@frozen
+class Speaks:
+    """A model that speaks, in one stage.
+
+    Attributes:
+        speaker: reference of a :class:`omni_transformers.speak.speaker.Speaker`, which is loaded in the stage's process.
+        offer: reads what a checkpoint offers from its config files.
+    """
+
+    speaker: str
+    offer: Callable[[Source], Offer]
+
+    def interface(self, source: Source) -> Interface:
+        """Return what a checkpoint offers."""
+        offer = self.offer(source)
+        seed = Parameter(SEED, "integer", "sampling seed; random by default", minimum=0, maximum=2**63 - 1)
+        metadata = []
+        if offer.voices:
+            default = offer.voices[0] if offer.default else None
+            metadata = [Parameter(VOICE, "string", "the voice", default, choices=offer.voices)]
+        return Interface(
+            roles={SPEECH: GROUP},
+            inputs=["text", "reference"] if offer.reference else ["text"],
+            outputs=["audio"],
+            groups=[ParameterGroup(GROUP, SPEECH, "how it is spoken", [*offer.parameters, seed])],
+            metadata=metadata,
+            limits={"max_characters": offer.most_characters},
+            voices=offer.voices,
+            sample_rate=offer.sample_rate,
+            reference_text=offer.reference_text,
+        )
+
+    def stages(self, source: Source, given: Given) -> list[StageConfig]:
+        """Return the stage."""
+        arguments: dict[str, Any] = {"speaker": self.speaker, **given.network}
+        for name in ("vocoder", "voices"):
+            if getattr(given, name) is not None:
+                arguments[name] = getattr(given, name)
+        factory = "omni_transformers.speak.stage:create_speaker"
+        return [given.stage(GROUP, factory=factory, factory_args=arguments, terminal=True)]

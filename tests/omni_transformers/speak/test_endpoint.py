@@ -1,0 +1,55 @@
+"""Models that speak, through ``/v1/audio/speech`` and OpenAI's client, and through the command line."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+import soundfile
+from click.testing import CliRunner
+from omni_serve_clients import http_client
+from tiny_transformers import checkpoint, speakers, speakers_by_frame
+from tiny_transformers.heard import HEARD
+
+from omni_core import open_async
+from omni_core.cli.main import omni
+from omni_serve import Settings, create_app
+from omni_serve.encoders import pcm16
+from omni_transformers.pipeline import transformers
+from omni_transformers.speak.declaration import SPEAKERS
+
+assert speakers and speakers_by_frame  # noqa: PT018
+ALL = [pytest.param(name, marks=() if name == "VitsModel" else pytest.mark.full) for name in SPEAKERS]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("architecture", ALL)
+async def test_the_sdk_gets_the_sound_as_wav_and_as_pcm(architecture: str) -> None:
+    folder = checkpoint(architecture)
+    async with open_async(transformers(str(folder))) as pipe:
+        app = create_app(pipe, Settings())
+        client = openai.AsyncOpenAI(
+            api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0
+        )
+        asked = {"model": "transformers", "voice": "default", "input": "Hello there.", "extra_body": {"seed": 3}}
+        wav = await client.audio.speech.create(**asked, response_format="wav")
+        pcm = await client.audio.speech.create(**asked, response_format="pcm")
+    samples, rate = soundfile.read(io.BytesIO(wav.content), dtype="float32")
+    [wanted] = HEARD[architecture](folder, ["Hello there."], 3)
+    assert len(samples) == len(wanted)
+    np.testing.assert_allclose(samples, wanted.clip(-1, 1), atol=2e-4)
+    if rate == 24_000:
+        assert pcm.content == pcm16(samples)
+    assert len(pcm.content) / 2 == pytest.approx(len(samples) * 24_000 / rate, abs=2)
+
+
+@pytest.mark.full
+def test_the_command_line_writes_the_sound(tmp_path: Path) -> None:
+    folder, out = checkpoint("VitsModel"), tmp_path / "x.wav"
+    ran = CliRunner().invoke(omni, ["run", str(folder), "Hello there.", "--seed", "3", "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    [wanted] = HEARD["VitsModel"](folder, ["Hello there."], 3)
+    np.testing.assert_allclose(soundfile.read(out, dtype="float32")[0], wanted.clip(-1, 1), atol=2e-4)

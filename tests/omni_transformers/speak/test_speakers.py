@@ -1,0 +1,167 @@
+"""Every model that speaks: its sound is that of its own call, streamed as whole, alone as beside others."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from tiny_transformers import checkpoint, speakers, speakers_by_frame
+from tiny_transformers.driving import replies, running, say, send
+from tiny_transformers.heard import HEARD
+
+from omni_core.api import ConfigError, InvalidRequestError, OmniRequest, Scheduler
+from omni_transformers.checkpoints import read
+from omni_transformers.speak.declaration import SPEAKERS, interface, stages
+from omni_transformers.speak.stage import create_speaker
+
+assert speakers and speakers_by_frame  # noqa: PT018
+FEW = ("VitsModel", "SpeechT5ForTextToSpeech", "CsmForConditionalGeneration", "PocketTTSForConditionalGeneration")
+ALL = [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for name in SPEAKERS]
+TEXTS = ["Hello there.", "What is a stage?", "Yes, it is.", "Nobody knows that."]
+SENTENCES = [
+    "Hello there.",
+    "This is the second sentence, and it is a longer one.",
+    "And another, for whoever listens to the very end.",
+]
+BY_FRAME = ("Csm", "Dia", "Higgs", "PocketTTS", "Gradium", "VibeVoice")
+"""Speak a text as one piece, and stream it frame by frame."""
+
+
+def opened(architecture: str) -> Scheduler:
+    folder = checkpoint(architecture)
+    source = read(str(folder))
+    [stage] = stages(source, source.given)
+    return create_speaker(str(folder), **stage.factory_args)
+
+
+def sound(streamed: list[Any]) -> np.ndarray[Any, Any]:
+    return np.concatenate([each.samples for each in streamed])
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_the_sound_is_that_of_the_models_own_call(architecture: str) -> None:
+    folder: Path = checkpoint(architecture)
+    with running(opened(architecture)) as scheduler:
+        [(streamed, result)] = replies(scheduler, [say(TEXTS[0], speech={"seed": 3})])
+    [wanted] = HEARD[architecture](folder, TEXTS[:1], 3)
+    assert np.abs(wanted).max() > 1e-3
+    assert result.samples.shape == wanted.shape
+    np.testing.assert_allclose(result.samples, wanted.clip(-1, 1), atol=1e-4)
+    np.testing.assert_array_equal(sound(streamed), result.samples)
+    assert len(streamed) > 1 or not architecture.startswith(BY_FRAME)
+    assert {result.sample_rate, *(each.sample_rate for each in streamed)} == {interface(read(str(folder))).sample_rate}
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_four_at_once_equal_those_alone(architecture: str) -> None:
+    asked = [say(text, speech={"seed": number}) for number, text in enumerate(TEXTS)]
+    with running(opened(architecture)) as scheduler:
+        alone = [replies(scheduler, [each])[0][1].samples for each in asked]
+        together = [result.samples for _, result in replies(scheduler, asked)]
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len({each.tobytes() for each in alone}) > 1
+
+
+@pytest.mark.parametrize(
+    "architecture", [each for each in ALL if not str(each.values[0]).startswith((*BY_FRAME, "Musicgen"))]
+)
+def test_a_long_text_is_spoken_sentence_by_sentence(architecture: str) -> None:
+    with running(opened(architecture)) as scheduler:
+        [(streamed, result)] = replies(scheduler, [say(" ".join(SENTENCES), speech={"seed": 5})])
+    wanted = HEARD[architecture](checkpoint(architecture), SENTENCES, 5)
+    np.testing.assert_allclose(result.samples, np.concatenate(wanted).clip(-1, 1), atol=1e-4)
+    ends = np.cumsum([len(each.samples) for each in streamed])
+    assert set(np.cumsum([len(each) for each in wanted])) <= {*ends}
+
+
+LIKE = [each for each in ALL if str(each.values[0]).startswith(("Csm", "Dia", "Higgs", "PocketTTS", "VibeVoice"))]
+
+
+@pytest.mark.parametrize("architecture", LIKE)
+def test_it_speaks_with_the_voice_of_a_recording(architecture: str) -> None:
+    folder = checkpoint(architecture)
+    offered = interface(read(str(folder)))
+    assert offered.sample_rate is not None
+    recording = np.random.default_rng(0).normal(size=4800).astype(np.float32).clip(-1, 1) * 0.3
+    part = {"samples": recording, "sample_rate": offered.sample_rate, "text": "Said."}
+    asked = say(TEXTS[0], speech={"seed": 3})
+    asked.inputs["references"] = [part]
+    with running(opened(architecture)) as scheduler:
+        [(_, plain)] = replies(scheduler, [say(TEXTS[0], speech={"seed": 3})])
+        [(_, like)] = replies(scheduler, [asked])
+    [wanted] = HEARD[architecture](folder, TEXTS[:1], 3, recording, "Said.")
+    assert "reference" in offered.inputs
+    np.testing.assert_allclose(like.samples, wanted.clip(-1, 1), atol=1e-4)
+    assert plain.samples.tobytes() != like.samples.tobytes()
+
+
+def test_a_voice_and_a_speed_are_the_models_own() -> None:
+    with running(opened("VitsModel")) as scheduler:
+        [(_, plain), (_, other), (_, fast), (_, slow)] = replies(
+            scheduler,
+            [
+                say(TEXTS[1], speech={"seed": 1}),
+                evolve(say(TEXTS[1], speech={"seed": 1}), metadata={"speaker": "2"}),
+                say(TEXTS[1], speech={"seed": 1, "speed": 2.0}),
+                say(TEXTS[1], speech={"seed": 1, "speed": 0.5}),
+            ],
+        )
+    assert plain.samples.tobytes() != other.samples.tobytes()
+    assert len(fast.samples) < 0.75 * len(plain.samples) < 0.5 * len(slow.samples)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (OmniRequest({"messages": []}), "non-empty list"),
+        (say("  "), "nothing to speak"),
+        (say("日本"), "no character that this model can speak"),
+        (
+            OmniRequest({"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
+            r"content\[0\]: this model speaks text",
+        ),
+        (
+            evolve(say("Hi"), inputs={**say("Hi").inputs, "references": [{"path": "x.wav"}]}),
+            "not readable|No such|no such|cannot",
+        ),
+        (evolve(say("Hi"), metadata={"speaker": "9"}), "no voice is called '9'"),
+    ],
+)
+def test_a_request_that_cannot_be_spoken_fails_alone(request_: OmniRequest, words: str) -> None:
+    with running(opened("VitsModel")) as scheduler:
+        with pytest.raises(InvalidRequestError, match=words):
+            replies(scheduler, [request_])
+        [(_, result)] = replies(scheduler, [say("Hello")])
+    assert len(result.samples)
+
+
+def test_an_abort_ends_the_call_and_others_go_on() -> None:
+    before = threading.active_count()
+    with running(opened("CsmForConditionalGeneration")) as scheduler:
+        send(scheduler, "long", say("Hello", speech={"max_new_tokens": 400}))
+        assert scheduler.outbox.get(60) is not None
+        scheduler.abort("long")
+        [(_, result)] = replies(scheduler, [say("Hello", speech={"max_new_tokens": 3, "seed": 1})])
+    assert result.notices == ["the speech was cut at max_new_tokens"]
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("voices", "needs the vector of a voice.*--option voices"), ("vocoder", "microsoft/speecht5_hifigan")],
+)
+def test_what_a_checkpoint_lacks_is_named(
+    missing: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    folder = tmp_path / "speecht5"
+    shutil.copytree(checkpoint("SpeechT5ForTextToSpeech"), folder)
+    shutil.rmtree(folder / missing)
+    with pytest.raises(ConfigError, match=words):
+        create_speaker(str(folder), SPEAKERS["SpeechT5ForTextToSpeech"].speaker)
