@@ -170,7 +170,9 @@ def test_words_of_a_transducer_have_the_times_of_its_processor(scheduler: Schedu
     assert {each.end for each in result.words} <= {each["end"] for each in times}
 
 
-@pytest.mark.parametrize("name", [pytest.param("CohereAsrForConditionalGeneration", marks=pytest.mark.full)], indirect=True)
+@pytest.mark.parametrize(
+    "name", [pytest.param("CohereAsrForConditionalGeneration", marks=pytest.mark.full)], indirect=True
+)
 def test_a_model_that_does_not_hear_languages_asks_for_one(scheduler: Scheduler, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"params\.listen\.language: this model does not hear .*ar, de, el"):
         replies(scheduler, [hear(tone(1.0))])

@@ -230,5 +230,3 @@ def test_a_long_recording_is_over_the_option_s_limit(folder: Path) -> None:
     with running(create_whisper(str(folder), max_audio_seconds=2.0)) as scheduler:
         with pytest.raises(InvalidRequestError, match=r"over the limit of 2 s \(max_audio_seconds\)"):
             replies(scheduler, [hear(tone(3.0))])
-
-

@@ -33,7 +33,6 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     kind = _kind(source)
     return PipelineConfig(
         model_path=model_path,
-        name="transformers",
         stages=kind.stages(source, given),
         interface=kind.interface(source),
         relay_backend="shm",

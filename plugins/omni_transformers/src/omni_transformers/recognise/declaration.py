@@ -63,7 +63,9 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
     """
     name, form = source.architecture.name, source.architecture.form
     if name in DECODERS:
-        raise ConfigError(f"{source.folder}: {name} is not run yet: it is a language model with sound in, not a recogniser")
+        raise ConfigError(
+            f"{source.folder}: {name} is not run yet: it is a language model with sound in, not a recogniser"
+        )
     factory = _WHISPER if name == "WhisperForConditionalGeneration" else FACTORIES[form]
     args = dict(given.network)
     if given.max_audio_seconds is not None:

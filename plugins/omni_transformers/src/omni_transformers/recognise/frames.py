@@ -105,7 +105,9 @@ class Frames(StepScheduler[State]):
     def step(self, states: list[State]) -> list[State]:
         spans = [each.spans[each.done] for each in states]
         with torch.inference_mode():
-            made = self.written(states, [each.samples[span.begin : span.end] for each, span in zip(states, spans, strict=True)])
+            made = self.written(
+                states, [each.samples[span.begin : span.end] for each, span in zip(states, spans, strict=True)]
+            )
         return [self._told(before, after) for before, after in zip(states, made, strict=True)]
 
     def _told(self, before: State, after: State) -> State:
