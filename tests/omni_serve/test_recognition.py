@@ -77,6 +77,16 @@ async def test_the_verbose_form_has_segments_and_words(client: openai.AsyncOpenA
     assert [each.model_extra["speaker"] for each in apart.segments or [] if each.model_extra] == ["A", "B"]
 
 
+async def test_segments_are_subtitles(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "count", "file": FILE}
+    assert await client.audio.transcriptions.create(**asked, response_format="srt") == (
+        "1\n00:00:00,000 --> 00:00:00,300\none two three\n\n2\n00:00:00,300 --> 00:00:00,400\nfour\n"
+    )
+    assert await client.audio.transcriptions.create(**asked, response_format="vtt") == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:00.300\none two three\n\n00:00:00.300 --> 00:00:00.400\nfour\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "param", "words"),
     [

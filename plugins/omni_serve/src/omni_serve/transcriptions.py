@@ -33,7 +33,8 @@ _GIVEN = ("language", "prompt", "temperature")
 _TIMES = "timestamp_granularities[]"
 _FIELDS = ("file", "model", *_GIVEN, "response_format", "stream")
 _PLACES = {"messages[0].content[0]": "file"}
-_FORMATS = ("json", "text", "verbose_json")
+_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+_SUBTITLES = ("srt", "vtt")
 _SCHEMA = {name: "binary" if name == "file" else "string" for name in (*_FIELDS, _TIMES)}
 
 
@@ -56,6 +57,8 @@ async def create_transcription(request: Request) -> Response:
         return PlainTextResponse(text + "\n")
     if asked.format == "json":
         return json_response({"text": text, "usage": of_transcript(call.usage)})
+    if asked.format in _SUBTITLES:
+        return PlainTextResponse(_subtitles(call.transcript.segments if call.transcript else [], asked.format))
     return json_response({"text": text, **_verbose(call.transcript or Transcript(text), asked, seconds)})
 
 
@@ -92,7 +95,13 @@ def _read(server: Server, form: FormData) -> _Asked:
     given["temperature"] = _temperature(form.get("temperature"))
     for name in set(own) & form.keys() - set(_GIVEN):
         given[name] = typed(name, str(form[name]), declared[name].type)
-    if "timestamps" in declared and answer == "verbose_json":
+    if answer in _SUBTITLES and "timestamps" not in declared:
+        raise invalid(
+            f"response_format: {answer} needs times, and this pipeline tells none",
+            "response_format",
+            "unsupported_value",
+        )
+    if "timestamps" in declared and (answer == "verbose_json" or answer in _SUBTITLES):
         given["timestamps"] = "word" if "word" in times else "segment"
     elif "word" in times:
         raise invalid(f"{_TIMES}: this pipeline tells no times", _TIMES, "unsupported_parameter")
@@ -183,6 +192,20 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
         "no_speech_prob": segment.no_speech or 0.0,
         **_times(segment),
     }
+
+
+def _subtitles(segments: list[Segment], form: str) -> str:
+    """Return segments as SubRip (``srt``) or WebVTT (``vtt``)."""
+
+    def clock(seconds: float) -> str:
+        whole, thousandths = divmod(round(seconds * 1000), 1000)
+        mark = "," if form == "srt" else "."
+        return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"
+
+    cues = [f"{clock(each.start)} --> {clock(each.end)}\n{each.text.strip()}\n" for each in segments]
+    if form == "srt":
+        cues = [f"{number}\n{cue}" for number, cue in enumerate(cues, 1)]
+    return "\n".join(["WEBVTT\n", *cues] if form == "vtt" else cues)
 
 
 def _times(timed: Segment | Word) -> Mapping[str, Any]:
