@@ -20,6 +20,7 @@ from omni_torch.api import StepScheduler
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.granite import GraniteProcessor
 from omni_transformers.recognise.languages import languages_of
 from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spans
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, pieces, segments, words
@@ -75,10 +76,11 @@ class Frames(StepScheduler[State]):
         max_audio_seconds: float = SECONDS,
     ) -> None:
         super().__init__(batch_size)
-        self.model, self.processor = load_model(model_path, dtype, device), load_processor(model_path)
-        self.tokenizer = self.processor.tokenizer
-        self.rate: int = self.processor.feature_extractor.sampling_rate
         source = read(model_path)
+        granite = source.architecture.name == "GraniteSpeech5ForCTC"
+        self.processor: Any = GraniteProcessor(source) if granite else load_processor(model_path)
+        self.model, self.tokenizer = load_model(model_path, dtype, device), self.processor.tokenizer
+        self.rate: int = self.processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
         self._device, self._seconds = device, max_audio_seconds
 
@@ -105,7 +107,9 @@ class Frames(StepScheduler[State]):
     def step(self, states: list[State]) -> list[State]:
         spans = [each.spans[each.done] for each in states]
         with torch.inference_mode():
-            made = self.written(states, [each.samples[span.begin : span.end] for each, span in zip(states, spans, strict=True)])
+            made = self.written(
+                states, [each.samples[span.begin : span.end] for each, span in zip(states, spans, strict=True)]
+            )
         return [self._told(before, after) for before, after in zip(states, made, strict=True)]
 
     def _told(self, before: State, after: State) -> State:
@@ -180,8 +184,8 @@ class Ctc(Frames):
         return evolve(state, heard=heard, last=kept[-1] if kept else state.last, text=text, tokens=len(heard))
 
     def all_words(self, state: State) -> list[Word]:
-        ids, starts, ends = ([each[number] for each in state.heard] for number in range(3))
-        return words(pieces(self.tokenizer, ids, starts, ends))
+        starts, ends = [start for _, start, _ in state.heard], [end for _, _, end in state.heard]
+        return words(pieces(self.tokenizer, [token for token, _, _ in state.heard], starts, ends))
 
 
 class Transducer(Frames):

@@ -47,7 +47,11 @@ class Languages:
             raise InvalidRequestError(
                 f"params.{group.name}.language: this model does not hear which language is spoken; give one of: {', '.join(self.codes)}"
             )
-        return self.default if named is None else {each.casefold(): own for each, own in self.codes.items()}[named.casefold()]
+        return (
+            self.default
+            if named is None
+            else {each.casefold(): own for each, own in self.codes.items()}[named.casefold()]
+        )
 
 
 def languages_of(source: Source) -> Languages:

@@ -55,7 +55,9 @@ def recording(request: OmniRequest, rate: int, seconds: float) -> Samples:
     parts = [each for each in content or () if isinstance(each, dict)] if isinstance(content, list) else []
     found = [(number, each) for number, each in enumerate(parts) if each.get("type") == "audio"]
     if len(found) != 1 or len(parts) != 1:
-        raise InvalidRequestError("messages: this model writes down one recording: send one audio part and nothing else")
+        raise InvalidRequestError(
+            "messages: this model writes down one recording: send one audio part and nothing else"
+        )
     [(number, part)] = found
     place = f"messages[{len(messages) - 1}].content[{number}]"  # type: ignore[arg-type]
     limits = Limits(max_audio_seconds=seconds, max_request_samples=round(seconds * 2 * 48_000))

@@ -99,9 +99,7 @@ class _Request:
             self.language = "en"
         end = "length" if self.notices else "stop"
         usage = {"prompt_tokens": self.read, "completion_tokens": self.written}
-        return Transcript(
-            self.text.text, self.language, self.segments, self.words, duration, end, usage, self.notices
-        )
+        return Transcript(self.text.text, self.language, self.segments, self.words, duration, end, usage, self.notices)
 
     def _short(self, samples: Samples) -> None:
         """Write a recording of one window, and report each piece of its text for good."""
