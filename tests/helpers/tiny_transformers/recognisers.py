@@ -12,7 +12,8 @@ from transformers import GenerationConfig
 from tiny_transformers import frame_recognisers, maker, tiny_whisper
 from tiny_transformers.frame_recognisers import FASTCONFORMER, WAVES, letters
 
-assert frame_recognisers, tiny_whisper
+assert frame_recognisers
+assert tiny_whisper
 
 
 def _save(model: Any, processor: Any, folder: Path, **generation: Any) -> None:
