@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tiny_transformers.driving import replies, running
 from tiny_transformers.tiny_whisper import hear, tone
 from transformers import AutoProcessor
 
-from omni_core.api import InvalidRequestError, Scheduler, Transcript
+from omni_core.api import InvalidRequestError, Scheduler, Transcript, Word
 from omni_testing.outputs import check_transcript
 from omni_transformers.architectures import table
 from omni_transformers.checkpoints import read
@@ -147,6 +148,21 @@ def test_windows_of_ctc_are_joined_as_by_the_pipeline_of_transformers(
     assert len(result.words) > 5
     known = np.array([each["timestamp"] for each in expected["chunks"]], float)
     assert np.array([(each.start, each.end) for each in result.words]) == pytest.approx(known, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2ForCTC"], indirect=True)
+def test_a_token_on_both_sides_of_a_bound_is_one(
+    scheduler: Scheduler, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ctc, "WINDOW", 2.0)
+    monkeypatch.setattr(Ctc, "CONTEXT", 0.0)
+    assert isinstance(scheduler, Ctc)
+    with pytest.MonkeyPatch.context() as patch:  # every frame is an "a", in each window
+        ids = torch.full((1, 100), scheduler.tokenizer.convert_tokens_to_ids("a"))
+        patch.setattr(scheduler, "model", SimpleNamespace(generate=lambda **inputs: ids, dtype=torch.float32))
+        result = heard(scheduler, asked(name, tone(6.0), timestamps="word"))
+    assert (result.text, result.usage["completion_tokens"]) == ("a", 1)
+    assert result.words == [Word("a", 0.0, 6.0)]
 
 
 @pytest.mark.parametrize("name", ["ParakeetForTDT"], indirect=True)

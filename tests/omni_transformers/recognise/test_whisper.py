@@ -17,6 +17,7 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from omni_core.api import InvalidRequestError, Scheduler, Transcript, TranscriptChunk
 from omni_testing.outputs import check_transcript
+from omni_transformers.loading import load_model
 from omni_transformers.pipeline import interface
 from omni_transformers.recognise.whisper import TEMPERATURES, create_whisper
 from omni_transformers.recognise.whisper_windows import THRESHOLDS
@@ -126,14 +127,15 @@ def test_windows_follow_the_rule_of_generate_for_long_recordings(
     assert (plain.text, plain.segments) == (result.text, [])
 
 
-def test_words_have_the_times_of_their_tokens(scheduler: Scheduler, reference: Reference) -> None:
+def test_words_have_the_times_of_their_tokens(scheduler: Scheduler, reference: Reference, folder: Path) -> None:
     expected = reference.long(tone(5.0, 2), task="transcribe", return_token_timestamps=True)
     _, result = heard(scheduler, hear(tone(5.0, 2), timestamps="word"))
     assert [each.token_ids for each in result.segments] == [each["tokens"].tolist() for each in expected]
     assert "".join(each.text for each in result.words) == result.text.replace(" ", "")
     known = np.concatenate([each["token_timestamps"].numpy() for each in expected])
     assert all(np.abs(known - each.end).min() < 1e-4 for each in result.words)
-    assert all(0 <= each.start <= each.end for each in result.words)
+    model = load_model(str(folder))
+    assert model.config._attn_implementation == "sdpa"  # other requests are computed as before
 
 
 def test_requests_at_once_are_written_as_alone(scheduler: Scheduler) -> None:
@@ -160,12 +162,29 @@ def test_an_abort_ends_it_between_two_tokens(folder: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_what_a_limit_cuts_is_said(tmp_path: Path) -> None:
-    whisper(tmp_path, tokens=79, max_length=20)
+def test_the_checkpoint_s_thresholds_say_what_is_written_again(tmp_path: Path) -> None:
+    whisper(tmp_path, compression_ratio_threshold=1.0, logprob_threshold=-9.0)
+    expected = Reference(tmp_path).long(tone(7.3, 2), task="transcribe")
     with running(create_whisper(str(tmp_path))) as scheduler:
+        _, result = heard(scheduler, hear(tone(7.3, 2), timestamps="segment"))
+    assert [each.token_ids for each in result.segments] == [each["tokens"].tolist() for each in expected]
+    assert {each.temperature for each in result.segments} > {0.0}
+
+
+def test_what_a_limit_cuts_is_said(tmp_path: Path) -> None:
+    long, short = tmp_path / "long", tmp_path / "short"
+    whisper(long, tokens=79, max_length=20)
+    whisper(short, tokens=79, max_length=2)  # a time and a letter
+    with running(create_whisper(str(long))) as scheduler:
         _, result = heard(scheduler, hear(tone(1.0)))
         assert result.finish_reason == "length"
         assert result.notices == ["the text was cut by the model's limit on tokens"]
+    with running(create_whisper(str(short))) as scheduler:
+        _, result = heard(scheduler, hear(tone(3.0), timestamps="segment"))
+        assert result.finish_reason == "length"
+        assert result.notices == [
+            f"the text from {each} s was cut by the model's limit on tokens" for each in ("0.0 to 2.0", "2.0 to 3.0")
+        ]
 
 
 def test_nothing_is_written_where_nobody_speaks(tmp_path: Path) -> None:
