@@ -134,7 +134,7 @@ def test_words_have_the_times_of_their_tokens(scheduler: Scheduler, reference: R
     assert "".join(each.text for each in result.words) == result.text.replace(" ", "")
     known = np.concatenate([each["token_timestamps"].numpy() for each in expected])
     assert all(np.abs(known - each.end).min() < 1e-4 for each in result.words)
-    model = load_model(str(folder))
+    model = load_model(str(folder), "auto", "cpu")
     assert model.config._attn_implementation == "sdpa"  # other requests are computed as before
 
 
@@ -158,7 +158,11 @@ def test_an_abort_ends_it_between_two_tokens(folder: Path) -> None:
         send(scheduler, "long", hear(tone(120.0), timestamps="segment"))
         assert scheduler.outbox.get(60) is not None
         scheduler.abort("long")
-        assert replies(scheduler, [hear(tone(1.0))])[0][1].text
+        send(scheduler, "short", hear(tone(1.0)))
+        while (message := scheduler.outbox.get(60)) is not None and message.type != "result":
+            assert message.type == "stream"  # some of the long one may be there
+        assert message is not None
+        assert message.request_id == "short"
     assert threading.active_count() == before
 
 
