@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +19,14 @@ from tiny_transformers.driving import replies, running
 from tiny_transformers.tiny_whisper import hear, tone
 from transformers import AutoProcessor
 
-from omni_core.api import InvalidRequestError, Scheduler, Transcript, Word
+from omni_core.api import ConfigError, InvalidRequestError, Scheduler, Transcript, Word
 from omni_testing.outputs import check_transcript
 from omni_transformers.architectures import table
 from omni_transformers.checkpoints import read
 from omni_transformers.pipeline import transformers as pipeline
 from omni_transformers.recognise import generated
 from omni_transformers.recognise.frames import Ctc, Transducer
-from omni_transformers.recognise.granite import GraniteProcessor
+from omni_transformers.recognise.processors import GraniteProcessor
 
 assert recognisers
 SMALL = ("MoonshineForConditionalGeneration", "Wav2Vec2ForCTC", "ParakeetForTDT")
@@ -207,3 +210,24 @@ def test_features_of_granite_are_those_that_torchaudio_makes() -> None:
     assert features.shape == (1, 25, 64)
     recorded = [0.98895, 1.21505, 0.00233, -0.0173, 1.10142, 1.22713, 0.02298, 0.00468]
     assert features[0, 7, ::9].tolist() == pytest.approx(recorded, abs=1e-4)
+
+
+@pytest.mark.parametrize("named", [None, "Wav2Vec2ProcessorWithLM"])
+def test_a_checkpoint_needs_a_tokenizer_and_features_but_no_processor(tmp_path: Path, named: str | None) -> None:
+    folder = shutil.copytree(checkpoint("Data2VecAudioForCTC"), tmp_path / "x")
+    features = json.loads((folder / "processor_config.json").read_text())["feature_extractor"]
+    (folder / "processor_config.json").unlink()
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**told, "processor_class": named}))
+    with pytest.raises(ConfigError, match="has no feature extractor that can be read"):
+        Ctc(str(folder))
+    (folder / "preprocessor_config.json").write_text(json.dumps(features))
+    with running(Ctc(str(folder))) as found, running(Ctc(str(checkpoint("Data2VecAudioForCTC")))) as whole:
+        assert heard(found, hear(tone(1.0))) == heard(whole, hear(tone(1.0)))
+
+
+def test_a_checkpoint_that_translates_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Speech2TextForConditionalGeneration"]}')
+    (tmp_path / "tokenizer_config.json").write_text('{"lang_codes": "mustc"}')
+    with pytest.raises(ConfigError, match="it translates into one of several languages"):
+        pipeline(str(tmp_path))

@@ -8,6 +8,7 @@ from attrs import evolve
 
 from omni_core.api import (
     TRANSCRIPTION,
+    ConfigError,
     Interface,
     Parameter,
     ParameterGroup,
@@ -43,7 +44,15 @@ def interface(source: Source) -> Interface:
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
-    """Return the stages."""
+    """Return the stages.
+
+    Raises:
+        ConfigError: the checkpoint is not run here.
+    """
+    if source.file("tokenizer_config.json").get("lang_codes"):
+        raise ConfigError(
+            f"{source.folder}: it translates into one of several languages; only checkpoints that write down are run"
+        )
     name, form = source.architecture.name, source.architecture.form
     factory = _WHISPER if name == "WhisperForConditionalGeneration" else FACTORIES[form]
     args = dict(given.network)

@@ -18,10 +18,10 @@ from omni_core.api import Segment, StagePayload, Transcript, TranscriptChunk, Wo
 from omni_media.api import Samples
 from omni_torch.api import StepScheduler
 from omni_transformers.checkpoints import read
-from omni_transformers.loading import load_model, load_processor
+from omni_transformers.loading import load_model
 from omni_transformers.recognise.declaration import SECONDS, group
-from omni_transformers.recognise.granite import GraniteProcessor
 from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spans
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, segments, words
 from omni_transformers.recognise.turns import asked_of, recording
@@ -77,9 +77,8 @@ class Frames(StepScheduler[State]):
     ) -> None:
         super().__init__(batch_size)
         source = read(model_path)
-        granite = source.architecture.name == "GraniteSpeech5ForCTC"
-        self.processor: Any = GraniteProcessor(source) if granite else load_processor(model_path)
-        self.model, self.tokenizer = load_model(model_path, dtype, device), self.processor.tokenizer
+        self.model, self.processor = load_model(model_path, dtype, device), processor_of(source)
+        self.tokenizer = self.processor.tokenizer
         self.rate: int = self.processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
         self._device, self._seconds = device, max_audio_seconds

@@ -14,9 +14,10 @@ from omni_core.api import Scheduler, Segment, StagePayload, Transcript, Transcri
 from omni_media.api import Samples
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved, in_turns
-from omni_transformers.loading import generation_config, load_model, load_processor
+from omni_transformers.loading import generation_config, load_model
 from omni_transformers.recognise.declaration import SECONDS, group
 from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import quiet_spans
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded
 from omni_transformers.recognise.turns import EachToken, Report, asked_of, own_random, recording
@@ -77,10 +78,10 @@ class _Recogniser:
     """A recogniser. Args: as :func:`create_generated`."""
 
     def __init__(self, model_path: str, device: str, dtype: str, seconds: float) -> None:
-        self._model, self._processor = load_model(model_path, dtype, device), load_processor(model_path)
+        source = read(model_path)
+        self._model, self._processor = load_model(model_path, dtype, device), processor_of(source)
         self._tokenizer, self._device, self._seconds = self._processor.tokenizer, device, seconds
         self._rate: int = self._processor.feature_extractor.sampling_rate
-        source = read(model_path)
         self._group, self._languages = group(source), languages_of(source)
         self._inputs = ADAPTERS.get(source.architecture.name, _plain)
         ends = self._model.generation_config.eos_token_id

@@ -1,7 +1,8 @@
-"""The processor of Granite Speech 5 without torchaudio, which transformers' own needs for a mel spectrogram."""
+"""Processors of recognisers: one with features and a tokenizer in any case, and that of Granite Speech 5 without torchaudio."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,45 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import AutoTokenizer, BatchFeature
+from transformers import AutoFeatureExtractor, AutoTokenizer, BatchFeature, Wav2Vec2Processor
 from transformers.audio_utils import mel_filter_bank
 
+from omni_core.api import ConfigError
 from omni_media.api import Samples
 from omni_transformers.checkpoints import Source
+from omni_transformers.loading import load_processor
+
+logger = logging.getLogger(__name__)
 
 STACKED = 2
 """Frames in a row of the features."""
+
+
+def processor_of(source: Source) -> Any:
+    """Return the processor of a checkpoint: with a ``feature_extractor`` and a ``tokenizer``, also where it names none that has both.
+
+    Raises:
+        ConfigError: a part is missing, or cannot be read.
+    """
+    if source.architecture.name == "GraniteSpeech5ForCTC":
+        return GraniteProcessor(source)
+    files = [
+        source.file(each) for each in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+    ]
+    if any(each.get("processor_class") == "Wav2Vec2ProcessorWithLM" for each in files):
+        logger.warning("%s: its language model is not used; the text is that of the network alone", source.folder)
+    else:
+        found = load_processor(str(source.folder))
+        if hasattr(found, "tokenizer") and hasattr(found, "feature_extractor"):
+            return found
+    parts = []
+    for kind in (AutoFeatureExtractor, AutoTokenizer):
+        try:
+            parts.append(kind.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False))
+        except Exception as error:
+            name = "feature extractor" if kind is AutoFeatureExtractor else "tokenizer"
+            raise ConfigError(f"{source.folder}: has no {name} that can be read: {error}") from error
+    return Wav2Vec2Processor(*parts)
 
 
 class GraniteProcessor:
