@@ -16,8 +16,9 @@ def test_a_growing_text_tells_each_piece_once() -> None:
     found = [text.add(each) for each in (" ", " He", " Hell", " Hello ", " Hello \ufffd", " Hello ä")]
     assert found == ["", "He", "ll", "o", "", " ä"]
     assert text.add(" Hello äx \ufffd", complete=True) == "x \ufffd"
-    assert text.add("other") == ""
-    assert text.text == "Hello äx \ufffd"
+    assert text.add("what came before, written anew") == ""
+    assert text.add("Hallo äx \ufffd, and the end", complete=True) == ", and the end"  # nothing is lost
+    assert text.text == "Hello äx \ufffd, and the end"
 
 
 @pytest.mark.parametrize(

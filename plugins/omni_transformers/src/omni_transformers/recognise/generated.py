@@ -95,7 +95,7 @@ class _Recogniser:
         given = asked_of(payload, self._group)
         report = own_random(report, given["seed"], self._device)
         spoken = self._languages.of(given, self._group)
-        translates = str(given.get("task") or "").lower() == "translate"
+        translates = given.get("task") == "translate"
         asked = Asked(spoken, self._languages.codes.get("en") if translates else spoken)
         samples = recording(payload.request, self._rate, self._seconds)
         language = "en" if translates else given.get("language")
@@ -118,10 +118,11 @@ class _Recogniser:
             count += len(ids)
             if not ids or ids[-1] not in self._ends:
                 notices.append(f"the text from {start:.1f} to {end:.1f} s was cut by the model's limit on tokens")
-        spoken_as = given.get("language")
         usage = {"prompt_tokens": 0, "completion_tokens": count}
         reason = "length" if notices else "stop"
-        return Transcript(text.text, spoken_as, segments, [], len(samples) / self._rate, reason, usage, notices)
+        return Transcript(
+            text.text, given.get("language"), segments, [], len(samples) / self._rate, reason, usage, notices
+        )
 
     def _written(
         self, samples: Samples, asked: Asked, temperature: float, told: Callable[[list[int] | None], None]

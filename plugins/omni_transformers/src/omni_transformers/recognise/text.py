@@ -36,10 +36,10 @@ class Growing:
     def add(self, whole: str, complete: bool = False) -> str:
         """Return what is new in the text so far. ``complete``: no character of it is still to be finished."""
         whole = whole.strip() if complete else whole.rstrip(UNREADABLE).strip()
-        if not whole.startswith(self.text):  # a tokenizer that writes what came before anew: told when it is longer
+        if not complete and not whole.startswith(self.text):  # a tokenizer may write what came before anew
             return ""
         piece = whole[len(self.text) :]
-        self.text = whole
+        self.text += piece
         return piece
 
 

@@ -83,7 +83,7 @@ class _Request:
     @property
     def times(self) -> str:
         """``none``, ``segment`` or ``word``."""
-        return str(self.asked.get("timestamps") or "none").lower()
+        return str(self.asked.get("timestamps", "none"))
 
     def transcript(self, samples: Samples) -> Transcript:
         """Write a recording down."""
@@ -210,11 +210,10 @@ class _Request:
         """Decide what every window is asked for. The language is that of the first one."""
         windows, asked = self.windows, self.asked
         if windows.languages:
-            named = asked["language"]
-            self.language = str(named).lower() if named else windows.language(encoded)
+            self.language = asked["language"] or windows.language(encoded)
             self.given["language"] = f"<|{self.language}|>"
-            if asked.get("task"):
-                self.given["task"] = str(asked["task"]).lower()
+            if "task" in asked:
+                self.given["task"] = asked["task"]
         if asked["prompt"]:
             self.prompt = windows.prompt_ids(asked["prompt"])
             self.given["prompt_ids"] = torch.tensor(self.prompt, device=windows.device)
