@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import pre_tokenizers
-from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperProcessor, WhisperTokenizer
+from transformers import (
+    GenerationConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
 
 from omni_core.api import OmniRequest
 from tiny_transformers import maker
@@ -34,7 +41,12 @@ def hear(samples: np.ndarray, **params: Any) -> OmniRequest:
 
 
 def whisper(folder: Path, multilingual: bool = True, tokens: int = 12, **generation: Any) -> None:
-    """Write a Whisper that ends a text after about so many ``tokens``, whatever it hears. ``generation``: of its config; ``None`` removes."""
+    """Write a Whisper.
+
+    Args:
+        tokens: about so many of them has a text, whatever is heard.
+        generation: of its generation config; ``None``: not in it.
+    """
     vocabulary = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = WhisperTokenizer({**vocabulary, "<|endoftext|>": 256}, [], language=None)
     stamps = [f"<|{number * 0.02:.2f}|>" for number in range(round(WINDOW / 0.02) + 1)]
@@ -62,7 +74,9 @@ def whisper(folder: Path, multilingual: bool = True, tokens: int = 12, **generat
         median_filter_width=3,
     )
     model = WhisperForConditionalGeneration(config)
-    with torch.no_grad():  # times are told only where they are asked for; from a position on, the end is likelier than anything else
+    with (
+        torch.no_grad()
+    ):  # times are told only where they are asked for; from a position on, the end is likelier than anything else
         model.model.decoder.embed_tokens.weight[ids[stamps[0]] :] *= 0.5
         way = torch.nn.functional.normalize(torch.randn(32), dim=0)
         model.model.decoder.embed_tokens.weight[256] = 2 * way

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_transformers import checkpoint, recognisers
+from tiny_transformers import MAKERS, checkpoint, recognisers
 from tiny_transformers.driving import replies, running
 from tiny_transformers.tiny_whisper import hear, tone
 from transformers import AutoProcessor
 
-from omni_core.api import ConfigError, InvalidRequestError, Scheduler, Transcript
+from omni_core.api import ConfigError, InvalidRequestError, Scheduler, Transcript, Word
+from omni_testing.outputs import check_transcript
 from omni_transformers.architectures import table
-from omni_transformers.checkpoints import Source
-from omni_transformers.options import Given
+from omni_transformers.checkpoints import read
 from omni_transformers.pipeline import transformers as pipeline
 from omni_transformers.recognise import generated
-from omni_transformers.recognise.declaration import DECODERS, stages
 from omni_transformers.recognise.frames import Ctc, Transducer
+from omni_transformers.recognise.processors import GraniteProcessor
 
 assert recognisers
 SMALL = ("MoonshineForConditionalGeneration", "Wav2Vec2ForCTC", "ParakeetForTDT")
-NOT_HERE = {
-    **dict.fromkeys(DECODERS, "a language model with sound in"),
-    "GraniteSpeech5ForCTC": "its processor needs torchaudio",
-    "WhisperForConditionalGeneration": "has tests of its own",
-}
-"""Recognisers without a test here, and why."""
-NAMES = [name for name, each in table().items() if each.kind == "recognise" and name not in NOT_HERE]
+NAMES = [name for name in MAKERS if table()[name].kind == "recognise" and name != "WhisperForConditionalGeneration"]
 ALL = [pytest.param(name, marks=[] if name in SMALL else [pytest.mark.full], id=name) for name in NAMES]
 LANGUAGE = {
     "CanaryForConditionalGeneration": "de",
@@ -68,7 +65,8 @@ def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
     """Return the tokens that transformers' own code writes, and their text."""
     folder, form = checkpoint(name), table()[name].form
     model = getattr(transformers, name).from_pretrained(folder)
-    processor = AutoProcessor.from_pretrained(folder)
+    granite = name == "GraniteSpeech5ForCTC"  # transformers' own needs torchaudio
+    processor: Any = GraniteProcessor(read(str(folder))) if granite else AutoProcessor.from_pretrained(folder)
     given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
     further: dict[str, Any] = {}
     if name == "CanaryForConditionalGeneration":
@@ -78,7 +76,7 @@ def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
         inputs.pop("audio_chunk_index")
     else:
         told = {"language": "de-DE"} if name == "Nemotron3_5AsrForRNNT" else {}
-        inputs = processor(audio=samples, **told, **given)
+        inputs = processor(audio=[samples] if granite else samples, **told, **given)
     if name.startswith("Seamless"):
         further["tgt_lang"] = "deu"
     with torch.inference_mode():
@@ -87,16 +85,14 @@ def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
             return ids[0].tolist(), processor.batch_decode(ids)[0]
         made = model.generate(**inputs, **further)
     ids = made if isinstance(made, torch.Tensor) else made.sequences
-    text: str = processor.batch_decode(ids, skip_special_tokens=True)[0]
+    text: str = (processor.tokenizer if granite else processor).batch_decode(ids, skip_special_tokens=True)[0]
     return ids[0].tolist(), text
 
 
 def heard(scheduler: Scheduler, request: Any) -> Transcript:
     """Return the transcript of a request; what it streams must be that."""
     [(chunks, result)] = replies(scheduler, [request])
-    assert "".join(each.text for each in chunks) == result.text
-    assert sum((each.segments for each in chunks), []) == result.segments
-    assert sum((each.words for each in chunks), []) == result.words
+    check_transcript(chunks, result, request.params["listen"].get("timestamps", "none"))
     assert isinstance(result, Transcript)
     return result
 
@@ -157,6 +153,21 @@ def test_windows_of_ctc_are_joined_as_by_the_pipeline_of_transformers(
     assert np.array([(each.start, each.end) for each in result.words]) == pytest.approx(known, abs=0.05)
 
 
+@pytest.mark.parametrize("name", ["Wav2Vec2ForCTC"], indirect=True)
+def test_a_token_on_both_sides_of_a_bound_is_one(
+    scheduler: Scheduler, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ctc, "WINDOW", 2.0)
+    monkeypatch.setattr(Ctc, "CONTEXT", 0.0)
+    assert isinstance(scheduler, Ctc)
+    with pytest.MonkeyPatch.context() as patch:  # every frame is an "a", in each window
+        ids = torch.full((1, 100), scheduler.tokenizer.convert_tokens_to_ids("a"))
+        patch.setattr(scheduler, "model", SimpleNamespace(generate=lambda **inputs: ids, dtype=torch.float32))
+        result = heard(scheduler, asked(name, tone(6.0), timestamps="word"))
+    assert (result.text, result.usage["completion_tokens"]) == ("a", 1)
+    assert result.words == [Word("a", 0.0, 6.0)]
+
+
 @pytest.mark.parametrize("name", ["ParakeetForTDT"], indirect=True)
 def test_words_of_a_transducer_have_the_times_of_its_processor(scheduler: Scheduler, name: str) -> None:
     folder = checkpoint(name)
@@ -167,7 +178,7 @@ def test_words_of_a_transducer_have_the_times_of_its_processor(scheduler: Schedu
     result = heard(scheduler, asked(name, tone(1.5), timestamps="word"))
     assert "".join(each.text for each in result.words) == "".join(each["token"] for each in times).replace(" ", "")
     assert result.words[0].start == times[0]["start"]
-    assert {each.end for each in result.words} <= {each["end"] for each in times}
+    assert {each.end for each in result.words} <= {min(1.5, each["end"]) for each in times}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +203,31 @@ def test_languages_come_from_the_checkpoint(name: str, known: list[str]) -> None
     assert sorted(next(each for each in interface.groups[0].parameters if each.name == "language").choices) == known
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_language_models_with_sound_in_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is not run yet"):
-        stages(Source(Path("x"), {}, table()[name]), Given())
+@pytest.mark.full
+def test_features_of_granite_are_those_that_torchaudio_makes() -> None:
+    processor = GraniteProcessor(read(str(checkpoint("GraniteSpeech5ForCTC"))))
+    features = processor(audio=[tone(0.5, 1)], sampling_rate=16_000, return_tensors="pt")["input_features"]
+    assert features.shape == (1, 25, 64)
+    recorded = [0.98895, 1.21505, 0.00233, -0.0173, 1.10142, 1.22713, 0.02298, 0.00468]
+    assert features[0, 7, ::9].tolist() == pytest.approx(recorded, abs=1e-4)
+
+
+@pytest.mark.parametrize("named", [None, "Wav2Vec2ProcessorWithLM"])
+def test_a_checkpoint_needs_a_tokenizer_and_features_but_no_processor(tmp_path: Path, named: str | None) -> None:
+    folder = shutil.copytree(checkpoint("Data2VecAudioForCTC"), tmp_path / "x")
+    features = json.loads((folder / "processor_config.json").read_text())["feature_extractor"]
+    (folder / "processor_config.json").unlink()
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**told, "processor_class": named}))
+    with pytest.raises(ConfigError, match="has no feature extractor that can be read"):
+        Ctc(str(folder))
+    (folder / "preprocessor_config.json").write_text(json.dumps(features))
+    with running(Ctc(str(folder))) as found, running(Ctc(str(checkpoint("Data2VecAudioForCTC")))) as whole:
+        assert heard(found, hear(tone(1.0))) == heard(whole, hear(tone(1.0)))
+
+
+def test_a_checkpoint_that_translates_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Speech2TextForConditionalGeneration"]}')
+    (tmp_path / "tokenizer_config.json").write_text('{"lang_codes": "mustc"}')
+    with pytest.raises(ConfigError, match="it translates into one of several languages"):
+        pipeline(str(tmp_path))

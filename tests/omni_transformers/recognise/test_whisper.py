@@ -16,6 +16,8 @@ from tiny_transformers.tiny_whisper import hear, tone, whisper
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from omni_core.api import InvalidRequestError, Scheduler, Transcript, TranscriptChunk
+from omni_testing.outputs import check_transcript
+from omni_transformers.loading import load_model
 from omni_transformers.pipeline import interface
 from omni_transformers.recognise.whisper import TEMPERATURES, create_whisper
 from omni_transformers.recognise.whisper_windows import THRESHOLDS
@@ -87,13 +89,11 @@ def reference(folder: Path) -> Reference:
 def heard(scheduler: Scheduler, request: Any) -> tuple[list[TranscriptChunk], Transcript]:
     """Return what one request streams, and its transcript; they must agree."""
     [(chunks, result)] = replies(scheduler, [request])
-    assert "".join(each.text for each in chunks) == result.text
-    assert sum((each.segments for each in chunks), []) == result.segments
-    assert sum((each.words for each in chunks), []) == result.words
+    check_transcript(chunks, result, request.params["listen"].get("timestamps", "none"))
     return chunks, result
 
 
-@pytest.mark.parametrize("given", [{}, {"language": "de", "task": "translate"}, {"language": "ja"}, {"prompt": "abc"}])
+@pytest.mark.parametrize("given", [{}, {"language": "de", "task": "translate"}, {"language": "JA"}, {"prompt": "abc"}])
 def test_a_window_is_written_as_by_generate_token_by_token(
     scheduler: Scheduler, reference: Reference, given: dict[str, Any]
 ) -> None:
@@ -107,32 +107,35 @@ def test_a_window_is_written_as_by_generate_token_by_token(
         assert result.usage["completion_tokens"] == len(ids) + 1  # the one that ends it
         assert len(chunks) > 1
         assert (result.finish_reason, result.duration, result.segments) == ("stop", 1.5, [])
-        assert result.language == given.get("language", result.language) in ("en", "de", "ja")
+        assert result.language == given.get("language", result.language or "").lower() in ("en", "de", "ja")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_windows_follow_the_rule_of_generate_for_long_recordings(
     scheduler: Scheduler, reference: Reference, temperature: float
 ) -> None:
-    expected = reference.long(tone(7.3, 1), TEMPERATURES if not temperature else temperature, task="transcribe")
+    expected = reference.long(tone(7.3, 1), temperature or TEMPERATURES, task="transcribe")
     _, result = heard(scheduler, hear(tone(7.3, 1), timestamps="segment", temperature=temperature))
     assert [each.token_ids for each in result.segments] == [each["tokens"].tolist() for each in expected]
-    assert [each.start for each in result.segments] == pytest.approx([float(each["start"]) for each in expected])
-    assert [each.end for each in result.segments] == pytest.approx([float(each["end"]) for each in expected])
+    starts = [min(7.3, float(each["start"])) for each in expected]
+    assert [each.start for each in result.segments] == pytest.approx(starts)
+    ends = [min(7.3, float(each["end"])) for each in expected]
+    assert [each.end for each in result.segments] == pytest.approx(ends)
     if not temperature:
         assert {each.temperature for each in result.segments} > {0.0}  # some windows were written again, others not
     _, plain = heard(scheduler, hear(tone(7.3, 1), temperature=temperature))
     assert (plain.text, plain.segments) == (result.text, [])
 
 
-def test_words_have_the_times_of_their_tokens(scheduler: Scheduler, reference: Reference) -> None:
+def test_words_have_the_times_of_their_tokens(scheduler: Scheduler, reference: Reference, folder: Path) -> None:
     expected = reference.long(tone(5.0, 2), task="transcribe", return_token_timestamps=True)
     _, result = heard(scheduler, hear(tone(5.0, 2), timestamps="word"))
     assert [each.token_ids for each in result.segments] == [each["tokens"].tolist() for each in expected]
     assert "".join(each.text for each in result.words) == result.text.replace(" ", "")
     known = np.concatenate([each["token_timestamps"].numpy() for each in expected])
     assert all(np.abs(known - each.end).min() < 1e-4 for each in result.words)
-    assert all(0 <= each.start <= each.end for each in result.words)
+    model = load_model(str(folder), "auto", "cpu")
+    assert model.config._attn_implementation == "sdpa"  # other requests are computed as before
 
 
 def test_requests_at_once_are_written_as_alone(scheduler: Scheduler) -> None:
@@ -155,16 +158,37 @@ def test_an_abort_ends_it_between_two_tokens(folder: Path) -> None:
         send(scheduler, "long", hear(tone(120.0), timestamps="segment"))
         assert scheduler.outbox.get(60) is not None
         scheduler.abort("long")
-        assert replies(scheduler, [hear(tone(1.0))])[0][1].text
+        send(scheduler, "short", hear(tone(1.0)))
+        while (message := scheduler.outbox.get(60)) is not None and message.type != "result":
+            assert message.type == "stream"  # some of the long one may be there
+        assert message is not None
+        assert message.request_id == "short"
     assert threading.active_count() == before
 
 
-def test_what_a_limit_cuts_is_said(tmp_path: Path) -> None:
-    whisper(tmp_path, tokens=79, max_length=20)
+def test_the_checkpoint_s_thresholds_say_what_is_written_again(tmp_path: Path) -> None:
+    whisper(tmp_path, compression_ratio_threshold=1.0, logprob_threshold=-9.0)
+    expected = Reference(tmp_path).long(tone(7.3, 2), task="transcribe")
     with running(create_whisper(str(tmp_path))) as scheduler:
+        _, result = heard(scheduler, hear(tone(7.3, 2), timestamps="segment"))
+    assert [each.token_ids for each in result.segments] == [each["tokens"].tolist() for each in expected]
+    assert {each.temperature for each in result.segments} > {0.0}
+
+
+def test_what_a_limit_cuts_is_said(tmp_path: Path) -> None:
+    long, short = tmp_path / "long", tmp_path / "short"
+    whisper(long, tokens=79, max_length=20)
+    whisper(short, tokens=79, max_length=2)  # a time and a letter
+    with running(create_whisper(str(long))) as scheduler:
         _, result = heard(scheduler, hear(tone(1.0)))
         assert result.finish_reason == "length"
         assert result.notices == ["the text was cut by the model's limit on tokens"]
+    with running(create_whisper(str(short))) as scheduler:
+        _, result = heard(scheduler, hear(tone(3.0), timestamps="segment"))
+        assert result.finish_reason == "length"
+        assert result.notices == [
+            f"the text from {each} s was cut by the model's limit on tokens" for each in ("0.0 to 2.0", "2.0 to 3.0")
+        ]
 
 
 def test_nothing_is_written_where_nobody_speaks(tmp_path: Path) -> None:
@@ -227,6 +251,6 @@ def test_wrong_requests_fail_alone(scheduler: Scheduler, change: dict[str, Any],
 
 
 def test_a_long_recording_is_over_the_option_s_limit(folder: Path) -> None:
-    with running(create_whisper(str(folder), max_audio_seconds=2.0)) as scheduler:
-        with pytest.raises(InvalidRequestError, match=r"over the limit of 2 s \(max_audio_seconds\)"):
-            replies(scheduler, [hear(tone(3.0))])
+    over = pytest.raises(InvalidRequestError, match=r"over the limit of 2 s \(max_audio_seconds\)")
+    with running(create_whisper(str(folder), max_audio_seconds=2.0)) as scheduler, over:
+        replies(scheduler, [hear(tone(3.0))])

@@ -31,18 +31,6 @@ FACTORIES = {
 _WHISPER = "omni_transformers.recognise.whisper:create_whisper"
 _SEED = Parameter("seed", "integer", "of what is sampled at a temperature above 0", 0, 0, 2**63 - 1)
 
-DECODERS = (
-    "FunAsrNanoForConditionalGeneration",
-    "GraniteSpeechForConditionalGeneration",
-    "GraniteSpeechPlusForConditionalGeneration",
-    "KyutaiSpeechToTextForConditionalGeneration",
-    "Qwen3ASRForConditionalGeneration",
-    "VibeVoiceAsrForConditionalGeneration",
-    "VoxtralForConditionalGeneration",
-    "VoxtralRealtimeForConditionalGeneration",
-)
-"""Architectures of transformers' table of recognisers that are language models with sound in: not run here."""
-
 
 def interface(source: Source) -> Interface:
     """Return what a checkpoint offers."""
@@ -59,13 +47,13 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
     """Return the stages.
 
     Raises:
-        ConfigError: the architecture is not run here.
+        ConfigError: the checkpoint is not run here.
     """
-    name, form = source.architecture.name, source.architecture.form
-    if name in DECODERS:
+    if source.file("tokenizer_config.json").get("lang_codes"):
         raise ConfigError(
-            f"{source.folder}: {name} is not run yet: it is a language model with sound in, not a recogniser"
+            f"{source.folder}: it translates into one of several languages; only checkpoints that write down are run"
         )
+    name, form = source.architecture.name, source.architecture.form
     factory = _WHISPER if name == "WhisperForConditionalGeneration" else FACTORIES[form]
     args = dict(given.network)
     if given.max_audio_seconds is not None:
@@ -80,10 +68,10 @@ def group(source: Source) -> ParameterGroup:
     elif source.architecture.form == "seq2seq":
         found = languages_of(source)
         names = [*found.parameters, "temperature", "timestamps"]
-        parameters = [*_parameters(names, ("none", "segment"), found.codes), _SEED]
+        parameters = [*_parameters(names, ("none", "segment"), [*found.codes]), _SEED]
     else:
         found = languages_of(source)
-        parameters = _parameters([*found.parameters, "timestamps"], ("none", "segment", "word"), found.codes)
+        parameters = _parameters([*found.parameters, "timestamps"], ("none", "segment", "word"), [*found.codes])
     return ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
 
 

@@ -18,11 +18,12 @@ from omni_core.api import Segment, StagePayload, Transcript, TranscriptChunk, Wo
 from omni_media.api import Samples
 from omni_torch.api import StepScheduler
 from omni_transformers.checkpoints import read
-from omni_transformers.loading import load_model, load_processor
+from omni_transformers.loading import load_model
 from omni_transformers.recognise.declaration import SECONDS, group
 from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spans
-from omni_transformers.recognise.text import UNSPACED, Growing, decoded, pieces, segments, words
+from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, segments, words
 from omni_transformers.recognise.turns import asked_of, recording
 
 LEAST = 0.5
@@ -75,10 +76,10 @@ class Frames(StepScheduler[State]):
         max_audio_seconds: float = SECONDS,
     ) -> None:
         super().__init__(batch_size)
-        self.model, self.processor = load_model(model_path, dtype, device), load_processor(model_path)
+        source = read(model_path)
+        self.model, self.processor = load_model(model_path, dtype, device), processor_of(source)
         self.tokenizer = self.processor.tokenizer
         self.rate: int = self.processor.feature_extractor.sampling_rate
-        source = read(model_path)
         self._group, self._languages = group(source), languages_of(source)
         self._device, self._seconds = device, max_audio_seconds
 
@@ -127,25 +128,26 @@ class Frames(StepScheduler[State]):
         return state.done == len(state.spans)
 
     def progress(self, state: State) -> TranscriptChunk | None:
-        if not self.is_done(state) or state.asked["timestamps"] == "none":
-            return state.chunk
-        chunk = state.chunk or TranscriptChunk("")
-        return evolve(chunk, segments=segments(self.all_words(state)), words=self._words(state))
+        timed, told = self._times(state) if self.is_done(state) else ([], [])
+        return evolve(state.chunk or TranscriptChunk(""), segments=timed, words=told) if timed else state.chunk
 
-    def _words(self, state: State) -> list[Word]:
-        return self.all_words(state) if state.asked["timestamps"] == "word" else []
+    def _times(self, state: State) -> tuple[list[Segment], list[Word]]:
+        """Return the segments and words of a request that is done, as far as it asks for them."""
+        if state.asked["timestamps"] == "none":
+            return [], []
+        found = in_order(self.all_words(state), len(state.samples) / self.rate)
+        return segments(found), found if state.asked["timestamps"] == "word" else []
 
     def all_words(self, state: State) -> list[Word]:
         """Return the words of a request that is done, with their times."""
         return state.words
 
     def finish(self, state: State) -> Transcript:
-        timed: list[Segment] = [] if state.asked["timestamps"] == "none" else segments(self.all_words(state))
+        timed, told = self._times(state)
         usage = {"prompt_tokens": 0, "completion_tokens": state.tokens}
-        duration = len(state.samples) / self.rate
-        told = state.asked.get("language")
+        language, duration = state.asked.get("language"), len(state.samples) / self.rate
         end = "length" if state.notices else "stop"
-        return Transcript(state.text, told, timed, self._words(state), duration, end, usage, state.notices)
+        return Transcript(state.text, language, timed, told, duration, end, usage, state.notices)
 
 
 class Ctc(Frames):
@@ -182,8 +184,8 @@ class Ctc(Frames):
         return evolve(state, heard=heard, last=kept[-1] if kept else state.last, text=text, tokens=len(heard))
 
     def all_words(self, state: State) -> list[Word]:
-        ids, starts, ends = ([each[number] for each in state.heard] for number in range(3))
-        return words(pieces(self.tokenizer, ids, starts, ends))
+        starts, ends = [start for _, start, _ in state.heard], [end for _, _, end in state.heard]
+        return words(pieces(self.tokenizer, [token for token, _, _ in state.heard], starts, ends))
 
 
 class Transducer(Frames):

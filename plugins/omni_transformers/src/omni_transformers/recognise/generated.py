@@ -14,9 +14,10 @@ from omni_core.api import Scheduler, Segment, StagePayload, Transcript, Transcri
 from omni_media.api import Samples
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved, in_turns
-from omni_transformers.loading import generation_config, load_model, load_processor
+from omni_transformers.loading import generation_config, load_model
 from omni_transformers.recognise.declaration import SECONDS, group
 from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import quiet_spans
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded
 from omni_transformers.recognise.turns import EachToken, Report, asked_of, own_random, recording
@@ -77,10 +78,10 @@ class _Recogniser:
     """A recogniser. Args: as :func:`create_generated`."""
 
     def __init__(self, model_path: str, device: str, dtype: str, seconds: float) -> None:
-        self._model, self._processor = load_model(model_path, dtype, device), load_processor(model_path)
+        source = read(model_path)
+        self._model, self._processor = load_model(model_path, dtype, device), processor_of(source)
         self._tokenizer, self._device, self._seconds = self._processor.tokenizer, device, seconds
         self._rate: int = self._processor.feature_extractor.sampling_rate
-        source = read(model_path)
         self._group, self._languages = group(source), languages_of(source)
         self._inputs = ADAPTERS.get(source.architecture.name, _plain)
         ends = self._model.generation_config.eos_token_id
@@ -94,7 +95,7 @@ class _Recogniser:
         given = asked_of(payload, self._group)
         report = own_random(report, given["seed"], self._device)
         spoken = self._languages.of(given, self._group)
-        translates = str(given.get("task") or "").lower() == "translate"
+        translates = given.get("task") == "translate"
         asked = Asked(spoken, self._languages.codes.get("en") if translates else spoken)
         samples = recording(payload.request, self._rate, self._seconds)
         language = "en" if translates else given.get("language")
@@ -117,10 +118,11 @@ class _Recogniser:
             count += len(ids)
             if not ids or ids[-1] not in self._ends:
                 notices.append(f"the text from {start:.1f} to {end:.1f} s was cut by the model's limit on tokens")
-        spoken_as = given.get("language")
         usage = {"prompt_tokens": 0, "completion_tokens": count}
         reason = "length" if notices else "stop"
-        return Transcript(text.text, spoken_as, segments, [], len(samples) / self._rate, reason, usage, notices)
+        return Transcript(
+            text.text, given.get("language"), segments, [], len(samples) / self._rate, reason, usage, notices
+        )
 
     def _written(
         self, samples: Samples, asked: Asked, temperature: float, told: Callable[[list[int] | None], None]

@@ -47,11 +47,7 @@ class Languages:
             raise InvalidRequestError(
                 f"params.{group.name}.language: this model does not hear which language is spoken; give one of: {', '.join(self.codes)}"
             )
-        return (
-            self.default
-            if named is None
-            else {each.casefold(): own for each, own in self.codes.items()}[named.casefold()]
-        )
+        return self.default if named is None else self.codes[named]
 
 
 def languages_of(source: Source) -> Languages:
@@ -68,5 +64,5 @@ def languages_of(source: Source) -> Languages:
     if name == "Nemotron3_5AsrForRNNT":
         known = source.file("processor_config.json").get("prompt_dictionary") or {}
         codes = {each: each for each in known if each != "auto"}
-        return Languages(["language"] if codes else [], codes, "auto")
+        return Languages(["language"] if codes else [], codes, "auto" if "auto" in known else None)
     return Languages()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from attrs import evolve
 
 from omni_core.api import Segment, Word
 
@@ -34,10 +36,10 @@ class Growing:
     def add(self, whole: str, complete: bool = False) -> str:
         """Return what is new in the text so far. ``complete``: no character of it is still to be finished."""
         whole = whole.strip() if complete else whole.rstrip(UNREADABLE).strip()
-        if not whole.startswith(self.text):  # a tokenizer that writes what came before anew: told when it is longer
+        if not complete and not whole.startswith(self.text):  # a tokenizer may write what came before anew
             return ""
         piece = whole[len(self.text) :]
-        self.text = whole
+        self.text += piece
         return piece
 
 
@@ -86,6 +88,18 @@ def words(parts: Iterable[tuple[str, float, float]], spaced: bool = True) -> lis
             new = False
         new = new or text[-1:].isspace()
     return found
+
+
+Timed = TypeVar("Timed", Word, Segment)
+
+
+def in_order(found: Sequence[Timed], duration: float, before: Sequence[Timed] = ()) -> list[Timed]:
+    """Return words or segments with times within ``duration`` seconds, and starts that never fall, also after those ``before``."""
+    least, made = before[-1].start if before else 0.0, []
+    for each in found:
+        least = min(max(each.start, least), duration)
+        made.append(evolve(each, start=least, end=min(max(each.end, least), duration)))
+    return made
 
 
 PAUSE = 1.0

@@ -30,7 +30,7 @@ def own_random(report: Report, seed: int, device: str) -> Report:
 
 
 class EachToken(StoppingCriteria):
-    """Calls a function with the ids after each token, on the CPU where they are there already; it never ends the text."""
+    """Calls a function with the ids after each token; it never ends the text."""
 
     def __init__(self, told: Callable[[torch.Tensor], None]) -> None:
         self._told = told
@@ -65,7 +65,10 @@ def recording(request: OmniRequest, rate: int, seconds: float) -> Samples:
 
 
 def asked_of(payload: StagePayload, group: ParameterGroup) -> dict[str, Any]:
-    """Return the parameters of a request that are given, with the defaults of those that are not."""
+    """Return the parameters of a request, with the defaults of those that are not given; of choices, as they are declared."""
     given = payload.request.params.get(group.name, {})
-    defaults = {each.name: each.default for each in group.parameters}
-    return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+    found = {}
+    for each in group.parameters:
+        value = each.default if given.get(each.name) is None else given[each.name]
+        found[each.name] = next((one for one in each.choices if one.casefold() == str(value).casefold()), value)
+    return found

@@ -19,7 +19,7 @@ from omni_media.api import Samples
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved, in_turns
 from omni_transformers.recognise.declaration import SECONDS, group
-from omni_transformers.recognise.text import UNSPACED, Growing, decoded, pieces, words
+from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
 
@@ -59,6 +59,7 @@ class _Request:
     """A request while its recording is written.
 
     Attributes:
+        duration: of the recording, in seconds.
         whole: the text of all windows, as it was decoded.
         given: arguments of ``generate()`` for every window.
         prompt: the tokens of the text that it follows.
@@ -67,6 +68,7 @@ class _Request:
     windows: Windows
     asked: dict[str, Any]
     report: Report
+    duration: float = 0.0
     whole: str = ""
     text: Growing = field(factory=Growing)
     language: str | None = None
@@ -81,11 +83,12 @@ class _Request:
     @property
     def times(self) -> str:
         """``none``, ``segment`` or ``word``."""
-        return str(self.asked.get("timestamps") or "none").lower()
+        return str(self.asked.get("timestamps", "none"))
 
     def transcript(self, samples: Samples) -> Transcript:
         """Write a recording down."""
         windows, duration = self.windows, len(samples) / self.windows.rate
+        self.duration = duration
         if duration <= windows.frames * windows.hop and self.times == "none":
             self._short(samples)
         elif windows.first_time is not None:
@@ -174,6 +177,8 @@ class _Request:
                 segments.append(self._segment(written, part, text, offset))
             if self.times == "word":
                 told += self._words(written, part, offset)
+        segments = in_order(segments, self.duration, self.segments)
+        told = in_order(told, self.duration, self.words)
         self.segments += segments
         self.words += told
         self.report(TranscriptChunk(self.text.add(self.whole, complete=True), "", segments, told))
@@ -205,11 +210,10 @@ class _Request:
         """Decide what every window is asked for. The language is that of the first one."""
         windows, asked = self.windows, self.asked
         if windows.languages:
-            named = asked["language"]
-            self.language = str(named).lower() if named else windows.language(encoded)
+            self.language = asked["language"] or windows.language(encoded)
             self.given["language"] = f"<|{self.language}|>"
-            if asked.get("task"):
-                self.given["task"] = str(asked["task"]).lower()
+            if "task" in asked:
+                self.given["task"] = asked["task"]
         if asked["prompt"]:
             self.prompt = windows.prompt_ids(asked["prompt"])
             self.given["prompt_ids"] = torch.tensor(self.prompt, device=windows.device)

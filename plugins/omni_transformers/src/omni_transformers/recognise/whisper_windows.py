@@ -20,8 +20,9 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from omni_core.api import InvalidRequestError
 from omni_media.api import Samples
 from omni_transformers.checkpoints import read
-from omni_transformers.loading import generation_config, load_model, load_processor
+from omni_transformers.loading import generation_config, load_model
 from omni_transformers.recognise.declaration import GROUP, is_multilingual
+from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.turns import EachToken
 
 THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6}
@@ -85,10 +86,11 @@ class Windows:
     """
 
     def __init__(self, model_path: str, device: str, dtype: str) -> None:
-        self.model, self.processor = load_model(model_path, dtype, device), load_processor(model_path)
+        source = read(model_path)
+        self.model, self.processor = load_model(model_path, dtype, device), processor_of(source)
         self.device, self.tokenizer = device, self.processor.tokenizer
         self.config = self.model.generation_config
-        given = read(model_path).generation
+        given = source.generation
         self.thresholds = {name: given.get(name, usual) for name, usual in THRESHOLDS.items()}
         for name in THRESHOLDS:  # applied by the caller; the model would need the sound for it
             setattr(self.config, name, None)
