@@ -209,7 +209,7 @@ def sglang(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_sglang/constraints.txt")
     session.install("-c", pins, "torch", "pytest-xdist")
     session.install("--no-deps", "-r", pins)  # Its other requirements are kernels for GPUs.
-    names = ["core", "commands", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
+    names = ["core", "commands", "torch", "testing", "media", "relay-kit", "relay-shm", "qwen3", "sglang"]
     session.install(*ours(), "--no-deps", "--force-reinstall", *(f"omni-{name}" for name in names))
     pytest(session, "tests/omni_sglang", "-n", "2", "--dist", "worksteal", OMNI_ORACLE_PACKAGES="")
 
