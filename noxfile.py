@@ -236,6 +236,10 @@ def clients_server(session: nox.Session) -> None:
 def clients(session: nox.Session, name: str) -> None:
     """A client as it is, in an environment of its own, against a server: nox -s "clients(litellm)"."""
     session.install("-r", f"{CLIENT_TESTS / name}.txt")
+    if name == "javascript":
+        node = Path(session.virtualenv.location) / "node"
+        shutil.copytree(CLIENT_TESTS / name, node, dirs_exist_ok=True)
+        session.run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(node))
     server = Path(session.virtualenv.location).resolve().parent / "clients-server/bin/python"
     tests = (str(CLIENT_TESTS / f"test_{name}.py"), *session.posargs)
     session.run("pytest", "--confcutdir", str(CLIENT_TESTS), *tests, env={"OMNI_CLIENTS_SERVER": str(server)})
