@@ -38,6 +38,8 @@ EXAMPLES = [each for each in sorted((ROOT / "examples").iterdir()) if (each / "t
 PYTHONS = [each for each in ("3.11", "3.12", "3.13") if subprocess.getstatusoutput(f"python{each} -V")[0] == 0]
 BUILT = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+CLIENT_TESTS = ROOT / "tests/omni_serve/clients"
+CLIENTS = sorted(each.stem for each in CLIENT_TESTS.glob("*.txt"))
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
 TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
@@ -209,7 +211,7 @@ def sglang(session: nox.Session) -> None:
     pins = str(ROOT / "tests/omni_sglang/constraints.txt")
     session.install("-c", pins, "torch", "pytest-xdist")
     session.install("--no-deps", "-r", pins)  # Its other requirements are kernels for GPUs.
-    names = ["core", "commands", "torch", "testing", "relay-kit", "relay-shm", "qwen3", "sglang"]
+    names = ["core", "commands", "torch", "testing", "media", "relay-kit", "relay-shm", "qwen3", "sglang"]
     session.install(*ours(), "--no-deps", "--force-reinstall", *(f"omni-{name}" for name in names))
     pytest(session, "tests/omni_sglang", "-n", "2", "--dist", "worksteal", OMNI_ORACLE_PACKAGES="")
 
@@ -223,12 +225,24 @@ def instruction_sets(session: nox.Session) -> None:
     pytest(session, "tests/omni_kernels_cpu", "-n", "2")
 
 
-@nox.session(requires=BUILT)
-def clients(session: nox.Session) -> None:
-    """LiveKit and Pipecat as they are, against a server."""
-    pins = str(ROOT / "tests/omni_serve/clients/constraints.txt")
-    install(session, "omni-core", "omni-relay-shm", "omni-serve", extra=("-r", pins), bounds=("-c", pins))
-    pytest(session, "tests/omni_serve/clients")
+@nox.session(name="clients-server", requires=BUILT)
+def clients_server(session: nox.Session) -> None:
+    """Make the environment of the server that ``clients`` ask."""
+    install(session, "omni-core", "omni-relay-shm", "omni-serve")
+
+
+@nox.session(requires=["clients-server"])
+@nox.parametrize("name", [nox.param(name, id=name) for name in CLIENTS])
+def clients(session: nox.Session, name: str) -> None:
+    """A client as it is, in an environment of its own, against a server: nox -s "clients(litellm)"."""
+    session.install("-r", f"{CLIENT_TESTS / name}.txt")
+    if name == "javascript":
+        node = Path(session.virtualenv.location) / "node"
+        shutil.copytree(CLIENT_TESTS / name, node, dirs_exist_ok=True)
+        session.run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(node))
+    server = Path(session.virtualenv.location).resolve().parent / "clients-server/bin/python"
+    tests = (str(CLIENT_TESTS / f"test_{name}.py"), *session.posargs)
+    session.run("pytest", "--confcutdir", str(CLIENT_TESTS), *tests, env={"OMNI_CLIENTS_SERVER": str(server)})
 
 
 @nox.session(requires=BUILT)

@@ -55,7 +55,7 @@ def cases(files: dict[str, str]) -> dict[str, dict[str, Any]]:
         "image": user(of("image"), text_part("What is in the picture?")),
         "audio": user(of("audio"), text_part("What do you hear?")),
         "short_sounds": user(
-            of("audio", "audio_20_ms"), of("audio", "audio_13_ms"), text_part(" What do you hear?\n\n ")
+            of("audio", "audio_20_ms"), of("audio", "audio_13_ms"), text_part("  Listen \n\n to both. ")
         ),
         "short_sound": user(of("audio", "audio_20_ms"), text_part("And here?")),
         "video": user(of("video"), text_part("What happens here?")),

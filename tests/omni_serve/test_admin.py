@@ -82,7 +82,8 @@ async def test_units_and_caches_and_log_levels(admin: httpx2.AsyncClient, public
     assert shown["units"]["p"]["state"] == "ready"
     assert shown["queue"] == {"running": 0, "waiting": 0, "draining": False}
     public.state.server.spoken.keep("audio_1", "anyone", "text")
-    assert (await admin.post("/caches/flush")).json() == {"spoken_answers": 1, "stages": {"p": []}}
+    public.state.server.items.keep("msg_1", "anyone", "{}")
+    assert (await admin.post("/caches/flush")).json() == {"spoken_answers": 1, "items": 1, "stages": {"p": []}}
     try:
         answer = await admin.put("/log-level", json={"level": "debug", "logger": "omni_serve.test"})
         assert answer.json() == {"logger": "omni_serve.test", "level": "debug"}

@@ -9,6 +9,8 @@ import httpx2
 import openai
 import pytest
 
+from omni_serve.app import Application
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TOOL: Any = {"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}
@@ -86,6 +88,32 @@ async def test_calls_of_tools_and_their_results(client: openai.AsyncOpenAI) -> N
     assert "response.function_call_arguments.done" in kinds
 
 
+@pytest.mark.parametrize("store", [None, True, False])
+async def test_items_by_their_ids(app: Application, client: openai.AsyncOpenAI, store: bool | None) -> None:
+    """``store: false`` keeps none, as at OpenAI; another key finds none."""
+    extra = {} if store is None else {"store": store}
+    answer = await client.responses.create(model="tones", input="rain", tools=[TOOL], extra_body=extra)
+    said, call = answer.output
+    assert call.type == "function_call"
+    assert app.state.server.items.find(call.id, "another") is None
+    items: Any = [
+        {"role": "user", "content": "rain"},
+        *({"type": "item_reference", "id": each.id} for each in (said, call)),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "wet"},
+        {"role": "user", "content": "history"},
+    ]
+    if store is False:
+        with pytest.raises(openai.BadRequestError, match=r"input\[1\].id: no item of this id is kept"):
+            await client.responses.create(model="tones", input=items)
+    else:
+        answer = await client.responses.create(model="tones", input=items)
+        assert answer.output_text == "user=rain assistant=So: tool=wet"
+        many = [{"type": "item_reference", "id": call.id}] * 6000
+        with pytest.raises(openai.APIStatusError, match=r"the items referred to are over the limit") as error:
+            await client.responses.create(model="tones", input=many)
+        assert error.value.status_code == 413
+
+
 @pytest.mark.parametrize(
     ("given", "param"),
     [
@@ -97,7 +125,7 @@ async def test_calls_of_tools_and_their_results(client: openai.AsyncOpenAI) -> N
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"include": ["message.output_text.logprobs"]}, "include.message.output_text.logprobs"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
         ({"input": [{"type": "reasoning", "id": "x", "summary": []}]}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"stream": True, "input": "refuse"}, "input"),

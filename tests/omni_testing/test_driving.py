@@ -41,3 +41,12 @@ def test_the_start_of_a_pipeline_does_not_count_and_the_rest_does(monkeypatch: p
         Tests().wait()
     with pytest.raises(TimeoutError, match="of the test"):
         Tests().fail()
+
+
+def test_a_time_limit_of_the_test_itself_is_its_own() -> None:
+    @driven
+    async def impatient(self: object) -> None:
+        await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+
+    with pytest.raises(TimeoutError):
+        impatient(None)

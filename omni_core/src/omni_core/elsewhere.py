@@ -19,6 +19,7 @@ FLAGS = {
     "--enforce-eager": "--set '*.factory_args.cuda_graphs=false'",
     "--tts-max-instructions-length": "nothing; `limits: {text_characters: N}` in a deploy file limits the text",
     "--model-path": "the pipeline's name, with --model FOLDER",
+    "--trust-remote-code": "nothing: code that a checkpoint brings is never run",
     "--text-only": "another pipeline; see `omni pipelines`",
 }
 """Flags of their command lines."""

@@ -1,23 +1,32 @@
-"""LiveKit and Pipecat as they are, against a server in this process; only in the nox session ``clients``, which installs them."""
+"""Clients as they are, against a server in an environment of its own; only in the nox session ``clients``, which installs them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from importlib.util import find_spec
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
-import pytest_asyncio
-from omni_serve_clients import running_server
+import pytest
+from client_voices import KEY
 
-from omni_core import AsyncPipe
-from omni_serve import Settings, create_app
-
-if find_spec("livekit") is None or find_spec("pipecat") is None:
+SERVER = os.environ.get("OMNI_CLIENTS_SERVER", "")  # the Python of the server's environment
+if not SERVER:
     collect_ignore_glob = ["test_*.py"]
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def address(pipe: AsyncPipe) -> AsyncIterator[str]:
-    """HOST:PORT of a server over the pipeline ``tones``; voices of OpenAI's have other names for its own."""
-    settings = Settings(keys={"me": "a key of clients"}, aliases=("tts-1",), voice_aliases={"*": "default"})
-    async with running_server(create_app(pipe, settings)) as address:
-        yield address
+@pytest.fixture(scope="session", autouse=True)
+def address() -> Iterator[str]:
+    """HOST:PORT of a server over the pipeline ``tones``; the variables of OpenAI's clients name it."""
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(here.parents[1] / "helpers")}
+    command, pipe = [SERVER, str(here / "serve.py")], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        assert address, "the server did not start"
+        with pytest.MonkeyPatch.context() as variables:
+            variables.setenv("OPENAI_API_KEY", KEY)
+            variables.setenv("OPENAI_BASE_URL", f"http://{address}/v1")
+            yield address
+    assert server.returncode == 0

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
-from client_voices import pcm, voice
+from client_voices import KEY, pcm, voice
 from livekit import rtc
-from livekit.agents import function_tool, llm
+from livekit.agents import function_tool, llm, stt
+from livekit.agents.utils import http_context
 from livekit.plugins import openai
 from openai.types.realtime import AudioTranscription
-from openai.types.realtime.realtime_audio_input_turn_detection import ServerVad
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,7 +32,7 @@ async def weather(text: str) -> str:
 
 @pytest.fixture
 def access(address: str) -> dict[str, Any]:
-    return {"model": "tones", "base_url": f"http://{address}/v1", "api_key": "a key of clients"}
+    return {"model": "tones", "base_url": f"http://{address}/v1", "api_key": KEY}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -46,9 +46,9 @@ def frames(samples: npt.NDArray[np.float32]) -> list[rtc.AudioFrame]:
     return [rtc.AudioFrame(pcm(each), RATE, 1, len(each)) for each in pieces]
 
 
-def context(text: str) -> llm.ChatContext:
+def context(text: str, role: llm.ChatRole = "user") -> llm.ChatContext:
     made = llm.ChatContext.empty()
-    made.add_message(role="user", content=text)
+    made.add_message(role=role, content=text)
     return made
 
 
@@ -68,8 +68,10 @@ async def test_chats_and_tools(access: dict[str, Any]) -> None:
     """Its tools are strict by default."""
     model = openai.LLM(**access)
     said = await model.chat(chat_ctx=context("hello there")).collect()
+    greeted = await model.chat(chat_ctx=context("Greet the user.", "system")).collect()
     called = await model.chat(chat_ctx=context("hello there"), tools=[weather]).collect()
     await model.aclose()
+    assert greeted.text == "Greet the user."
     assert said.text == "hello there"
     assert said.usage is not None
     assert said.usage.completion_tokens == 2
@@ -82,6 +84,19 @@ async def test_transcriptions(access: dict[str, Any]) -> None:
     found = await model.recognize(frames(voice(0.8)))
     await model.aclose()
     assert "Write down what is said." in found.alternatives[0].text
+
+
+async def test_transcriptions_of_a_stream(access: dict[str, Any]) -> None:
+    """A session that only transcribes, which is its default."""
+    model = openai.STT(**access)
+    async with http_context.open(), model.stream() as stream, asyncio.timeout(30):
+        for each in frames(voice(0.8)):
+            stream.push_frame(each)
+        async for event in stream:
+            if event.type is stt.SpeechEventType.FINAL_TRANSCRIPT:
+                assert event.alternatives[0].text.startswith("Write down")
+                break
+    await model.aclose()
 
 
 async def heard(generation: llm.GenerationCreatedEvent) -> tuple[str, float, list[str]]:
@@ -99,7 +114,6 @@ async def test_a_realtime_session(access: dict[str, Any], http: aiohttp.ClientSe
         **access,
         voice="low",
         http_session=http,
-        turn_detection=ServerVad(type="server_vad"),
         input_audio_transcription=AudioTranscription(model="tones"),
     )
     session = model.session()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from client_voices import RATE, pcm, voice
+from client_voices import KEY, RATE, pcm, voice
+from loguru import logger
 from pipecat.frames.frames import (
     EndFrame,
     ErrorFrame,
@@ -29,13 +30,12 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.live.llm import OpenAILiveLLMService
 from pipecat.services.openai.llm import OpenAILLMService
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
-from pipecat.services.openai.stt import OpenAISTTService
+from pipecat.services.openai.stt import OpenAIRealtimeSTTService, OpenAISTTService
 from pipecat.services.openai.tts import OpenAITTSService
 from pipecat.workers.runner import WorkerRunner
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-KEY = "a key of clients"
 F = TypeVar("F", bound=Frame)
 
 
@@ -116,8 +116,8 @@ class Running:
         await self.send(*(InputAudioRawFrame(data[at : at + size], RATE, 1) for at in range(0, len(data), size)))
 
 
-def question(text: str) -> LLMContextFrame:
-    return LLMContextFrame(LLMContext([{"role": "user", "content": text}]))
+def question(text: str, role: str = "user") -> LLMContextFrame:
+    return LLMContextFrame(LLMContext([{"role": role, "content": text}]))
 
 
 async def test_speech(address: str) -> None:
@@ -129,12 +129,31 @@ async def test_speech(address: str) -> None:
     assert running.sink.seconds == pytest.approx(0.3, abs=0.01)
 
 
-async def test_chats(address: str) -> None:
+@pytest.mark.parametrize("role", ["user", "developer", "system"])
+async def test_chats(address: str, role: str) -> None:
+    """An agent that greets has no message of its user."""
     settings = OpenAILLMService.Settings(model="tones")
     service = OpenAILLMService(api_key=KEY, base_url=f"http://{address}/v1", settings=settings)
     async with Running(service) as running, asyncio.timeout(30):
-        await running.send(question("hello there"))
+        await running.send(question("hello there", role))
         await running.sink.until(lambda: running.sink.text == "hello there")
+
+
+async def test_transcriptions_of_a_stream(address: str) -> None:
+    """A session that only transcribes, whose turns end where a detector of Pipecat says so."""
+    settings = OpenAIRealtimeSTTService.Settings(model="tones")
+    url = f"ws://{address}/v1/realtime"
+    service = OpenAIRealtimeSTTService(api_key=KEY, base_url=url, settings=settings)
+    ready = asyncio.Event()  # Sound that comes before its `session.update` would be cut into turns by the server.
+    log = logger.add(lambda line: ready.set() if "session configured" in line else None)
+    async with Running(service) as running, asyncio.timeout(30):
+        await ready.wait()
+        await running.send(VADUserStartedSpeakingFrame())
+        await running.speak()
+        await running.send(VADUserStoppedSpeakingFrame())
+        await running.sink.until(lambda: running.sink.of(TranscriptionFrame))
+    logger.remove(log)
+    assert "Write down" in running.sink.of(TranscriptionFrame)[0].text
 
 
 async def test_transcriptions(address: str) -> None:

@@ -178,7 +178,7 @@ async def flush(request: Request) -> Response:
     """Forget what the server and the stages keep between requests: spoken answers, cached prefixes, encoded media and voices."""
     server = server_of(request)
     stages = await server.pipe.flush_caches()
-    return json_response({"spoken_answers": server.spoken.clear(), "stages": stages})
+    return json_response({"spoken_answers": server.spoken.clear(), "items": server.items.clear(), "stages": stages})
 
 
 async def log_level(request: Request) -> Response:

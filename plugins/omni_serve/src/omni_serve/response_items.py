@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -31,8 +32,15 @@ class Items:
     places: list[str] = field(factory=list)
 
     @classmethod
-    def read(cls, items: str | Sequence[Any], instructions: str | None) -> Items:
-        """Return the messages of a chat. Raises ApiError 400 that names the item."""
+    def read(
+        cls, items: str | Sequence[Any], instructions: str | None, kept: Callable[[str], str | None], most: int
+    ) -> Items:
+        """Return the messages of a chat. Raises ApiError 400 or 413 that names the item.
+
+        Args:
+            kept: returns an item of an earlier response as JSON, by its id.
+            most: characters of all those items.
+        """
         made = cls()
         if instructions:
             made._add("instructions", role="system", content=instructions)
@@ -43,6 +51,13 @@ class Items:
                 where = f"input[{index}]"
                 if not isinstance(item, Mapping):
                     raise invalid(f"{where}: must be an object", where, "invalid_type")
+                if item.get("type") == "item_reference":
+                    found = _referred(item, where, kept)
+                    most -= len(found)
+                    if most < 0:
+                        problem = f"{where}: the items referred to are over the limit of characters (text_characters)"
+                        raise ApiError(413, problem, param=where)
+                    item = json.loads(found)
                 made._item(item, where)
         return made
 
@@ -88,6 +103,14 @@ class Items:
             error.message = error.message.replace(path, new, 1)
             error.param = new
         return error
+
+
+def _referred(item: Mapping[str, Any], where: str, kept: Callable[[str], str | None]) -> str:
+    found = kept(item["id"]) if isinstance(item.get("id"), str) else None
+    if found is None:
+        text = "no item of this id is kept (they expire, and `store: false` keeps none); send the item itself instead"
+        raise invalid(f"{where}.id: {text}", f"{where}.id", "item_not_found")
+    return found
 
 
 def _content(content: Any, where: str) -> Any:

@@ -1,9 +1,10 @@
-"""``POST /v1/responses``: text and calls of tools in the form of OpenAI's newer API. It is a chat in other words: nothing is kept here,
-so that a request brings the whole conversation (``previous_response_id`` is refused).
+"""``POST /v1/responses``: text and calls of tools in the form of OpenAI's newer API. It is a chat in other words: no response is kept,
+so that a request brings the whole conversation (``previous_response_id`` is refused), or ids of items that it was answered with.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import AsyncGenerator
@@ -21,7 +22,7 @@ from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
 from omni_serve.response_items import Items, choice_of, tools_of
-from omni_serve.server import server_of
+from omni_serve.server import key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import argument_pieces
@@ -70,7 +71,8 @@ async def create_response(request: Request) -> Response:
     check_fields(asked.stream_options or {}, (), "stream_options")
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
-    items = Items.read(asked.input, asked.instructions)
+    owner, most = key_of(request).name, server.settings.limits.text_characters
+    items = Items.read(asked.input, asked.instructions, lambda name: server.items.find(name, owner), most)
     if not items.messages:
         raise invalid("input: there is nothing to answer", "input", "invalid_value")
     chat_request = ChatRequest.model_validate(
@@ -172,7 +174,7 @@ class _Answer:
             "status": "completed",
         }
         index = len(self.output)
-        self.output.append(item)
+        self.keep(item)
         place = {"item_id": item["id"], "output_index": index}
         begun = {**item, "arguments": "", "status": "in_progress"}
         return [
@@ -184,6 +186,12 @@ class _Answer:
             self._event("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
             self._event("response.output_item.done", output_index=index, item=item),
         ]
+
+    def keep(self, item: dict[str, Any]) -> None:
+        """Add a finished item; later requests may refer to it, unless the client says ``store: false``."""
+        self.output.append(item)
+        if (self.asked.model_extra or {}).get("store") is not False:
+            self.chat.server.items.keep(item["id"], self.chat.call.key.name, json.dumps(item))
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._number += 1
@@ -264,7 +272,7 @@ class _Message:
         part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
         done = {**self._item, "status": answer._status, "content": [part]}
         place = self._place()
-        answer.output.append(done)
+        answer.keep(done)
         self._item = None
         return [
             answer._event("response.output_text.done", **place, text=self._text, logprobs=[]),

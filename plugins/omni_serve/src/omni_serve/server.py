@@ -28,7 +28,7 @@ from omni_serve.realtime.open_sessions import OpenSessions
 from omni_serve.realtime.vad import detector_class
 from omni_serve.room import Room
 from omni_serve.settings import Settings
-from omni_serve.spoken import SpokenAnswers
+from omni_serve.spoken import EarlierAnswers
 from omni_serve.units import Units
 from omni_serve.voice_store import VoiceStore
 
@@ -76,7 +76,8 @@ class Server:
     media: MediaRoom
     metrics: Metrics
     units: Units
-    spoken: SpokenAnswers
+    spoken: EarlierAnswers
+    items: EarlierAnswers
     voices: VoiceStore | None
     interface: Interface
     parameters: ParameterNames
@@ -105,7 +106,8 @@ class Server:
             media=MediaRoom(settings),
             metrics=Metrics(config.resolved_name, admission),
             units=Units(config, pipe.health),
-            spoken=SpokenAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),
+            spoken=EarlierAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),
+            items=EarlierAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),
             voices=VoiceStore(settings.voices_dir) if settings.voices_dir is not None else None,
             interface=config.interface or Interface(),
             parameters=ParameterNames(config),

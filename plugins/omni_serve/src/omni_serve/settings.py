@@ -110,8 +110,8 @@ class Settings:
         keys: API keys by name, for one run; kept as hashes only.
         public_metrics: ``/metrics`` needs no key.
         voices_dir: uploaded voices are kept here, across restarts. ``None``: uploads are refused.
-        audio_seconds_kept: how long a spoken answer can be referred to by its id.
-        audio_answers_kept: how many of them.
+        audio_seconds_kept: how long a spoken answer, or an item of a response, can be referred to by its id.
+        audio_answers_kept: how many of each.
         fetch_urls: media may be named by http and https URLs, which are fetched from public addresses only.
         media_hosts: the hosts of those URLs, exact names or ``*.example.org``, redirects included; empty: any public one.
         hosts: the host names by which clients may call, against web pages that lead a name of theirs to this machine. Empty: any.

@@ -1,4 +1,4 @@
-"""The transcripts of spoken answers, by id: a conversation refers to its earlier answers by ``{"audio": {"id": ...}}``."""
+"""Earlier answers by id: chats refer to spoken ones by ``{"audio": {"id": ...}}``, responses to items by ``item_reference``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from attrs import define, field
 
 
 @define
-class SpokenAnswers:
-    """Keeps transcripts for ``seconds``, at most ``most`` of them; each is readable with the key that it was made for.
+class EarlierAnswers:
+    """Keeps texts for ``seconds``, at most ``most`` of them; each is readable with the key that it was made for.
 
-    The pipeline reads its own earlier answers as text, so that the sound need not be kept.
+    The pipeline reads its own spoken answers as text, so that the sound need not be kept.
     """
 
     seconds: float
@@ -21,20 +21,20 @@ class SpokenAnswers:
     _kept: OrderedDict[str, tuple[str, str, float]] = field(factory=OrderedDict, init=False)
 
     def begin(self) -> tuple[str, int]:
-        """Return a new id, and the Unix time until which it can be used."""
+        """Return the id of a new spoken answer, and the Unix time until which it can be used."""
         return f"audio_{secrets.token_hex(12)}", int(time.time() + self.seconds)
 
-    def keep(self, identity: str, owner: str, transcript: str) -> None:
-        """Keep the transcript of a finished answer."""
+    def keep(self, identity: str, owner: str, text: str) -> None:
+        """Keep the text of a finished answer."""
         now = time.time()
-        self._kept[identity] = (owner, transcript, now + self.seconds)
+        self._kept[identity] = (owner, text, now + self.seconds)
         while self._kept and (len(self._kept) > self.most or next(iter(self._kept.values()))[2] <= now):
             self._kept.popitem(last=False)
 
     def find(self, identity: str, owner: str) -> str | None:
-        """Return a transcript; ``None`` if there is none of this id for this owner, or it has expired."""
-        whose, transcript, until = self._kept.get(identity, ("", "", 0.0))
-        return transcript if whose == owner and until > time.time() else None
+        """Return a text; ``None`` if there is none of this id for this owner, or it has expired."""
+        whose, text, until = self._kept.get(identity, ("", "", 0.0))
+        return text if whose == owner and until > time.time() else None
 
     def clear(self) -> int:
         """Forget all; return how many there were."""
