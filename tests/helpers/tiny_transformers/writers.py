@@ -29,6 +29,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen2ForCausalLM": {**GROUPED, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "Qwen3ForCausalLM": WIDE,
     "Qwen3MoeForCausalLM": {**WIDE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "Qwen2MoeForCausalLM": {
+        **GROUPED,
+        "use_sliding_window": True,
+        "sliding_window": 6,
+        "max_window_layers": 1,
+        "num_experts": 4,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
     "Gemma2ForCausalLM": {
         **WIDE, "sliding_window": 6, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.0
     },
