@@ -28,7 +28,7 @@ from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
-from omni_transformers.words.engine_fit import Unfit, fitted
+from omni_transformers.words.engine_fit import Unfit, context_of, fitted
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
 from omni_transformers.words.prompts import Prompts
@@ -134,6 +134,9 @@ def create_answer(
     if model is None:
         running = 1 if backend == "generate" else 8 if max_running is None else max_running
         return create_writer(model_path, device, dtype, max_running=running)
+    most = context_of(model.model)
+    if max_context is not None and most is not None and max_context > most:
+        raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
     defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
     return EngineScheduler(
         Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
@@ -184,8 +187,7 @@ class Answers(ARModelRunner):
         ends = generation.eos_token_id
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
-        most = getattr(model.decoder.module.config, "max_position_embeddings", None)
-        self.max_context = most if isinstance(most, int) and most > 0 else None
+        self.max_context = context_of(model.model)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":

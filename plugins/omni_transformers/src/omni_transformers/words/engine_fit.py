@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 from transformers import AttentionInterface, AttentionMaskInterface, GenerationMixin
 
 from omni_core.api import (
@@ -22,6 +22,7 @@ from omni_core.api import (
 )
 from omni_torch.api import ARModelRunner, EngineScheduler
 from omni_transformers.words.engine_model import NAME, Decoder, EngineModel, attending
+from omni_transformers.words.engine_stack import kernel_steps
 
 _EXAMINED = "omni-examined"
 """As :data:`omni_transformers.words.engine_model.NAME`, with masks, whose functions are looked at."""
@@ -102,6 +103,11 @@ def fitted(model: Any) -> EngineModel:
         if not _equal(model.get_output_embeddings()(hidden), _own_logits(found, hidden)):
             found.plain_head = False
         _compare(found, lines, expected)
+        for pairs in (False, True):
+            found.kernels = kernel_steps(decoder.module, layout, [each.scale for each in layers], pairs=pairs)
+            if found.kernels is None or _agrees(found, lines, expected):
+                break
+            found.kernels = None
     except Unfit:
         decoder.attend_by(before)
         raise
@@ -219,6 +225,7 @@ class _Layer:
     width: int
     value_width: int
     dtype: torch.dtype
+    scale: float | None
     form: AttentionForm | None
     reason: str | None
 
@@ -244,7 +251,8 @@ def _examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[_La
             reason = f"attention with {unknown[0]}"
         index = getattr(module, "layer_idx", None)
         sizes = query.shape[1], key.shape[1], key.shape[3], value.shape[3]
-        layers.append(_Layer(index, *sizes, key.dtype, form if form and form.names else None, reason))
+        named = form if form is not None and form.names else None
+        layers.append(_Layer(index, *sizes, key.dtype, given.get("scaling"), named, reason))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
     def decode(given: dict[str, Any]) -> Any:
@@ -295,9 +303,24 @@ def _layout(model: Any, layers: list[_Layer], given: dict[str, Any]) -> KVLayout
     if media and (isinstance(mask, dict) or (mask is not None and mask.dim() > 2)):
         raise Unfit("its masks are made before its decoder, for tokens of pictures that attend to each other")
     ordered = sorted(layers, key=lambda each: each.index or 0)
-    forms = tuple(each.form for each in ordered)
+    forms = tuple(_narrower(each.form, model) for each in ordered)
     width = max(max(each.width, each.value_width) for each in layers)  # narrower ones are filled up with zeros
     return KVLayout(count, first.kv_heads, width, first.dtype, first.heads, forms if any(forms) else ())
+
+
+def context_of(model: Any) -> int | None:
+    """Return how many positions a model has; ``None``: it does not say."""
+    most = getattr(model.get_decoder().config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def _narrower(form: AttentionForm | None, model: Any) -> AttentionForm | None:
+    """Return a form without a window that holds all positions of the model."""
+    most = context_of(model)
+    if form is None or form.window is None or most is None or form.window < most:
+        return form
+    form = evolve(form, window=None)
+    return form if form.names else None
 
 
 def _numbered(layers: list[int]) -> str:
@@ -317,6 +340,14 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors are equal but for rounding in the first one's dtype."""
     allowed = 2e-4 if one.dtype == torch.float32 else 5e-2
     return one.shape == other.shape and bool((one - other).abs().max() <= allowed * max(1.0, float(other.abs().max())))
+
+
+def _agrees(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    try:
+        _compare(found, lines, expected)
+    except Unfit:
+        return False
+    return True
 
 
 class _Told(ARModelRunner):

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
+from omni_transformers.words.engine_stack import KernelSteps
 
 NAME = "omni-engine"
 """The attention function, in transformers' table. It has no mask function, so that no mask is made."""
@@ -107,7 +108,12 @@ class EngineModel(nn.Module):
         layout: of its keys and values.
         vocab_size: the width of its logits.
         plain_head: true if the logits are those of its output embeddings alone; else the model's own code after the decoder computes them.
+
+    Attributes:
+        kernels: compute steps by installed kernels; ``None``: the modules compute all.
     """
+
+    kernels: KernelSteps | None = None
 
     def __init__(self, model: Any, decoder: Decoder, layout: KVLayout, vocab_size: int, *, plain_head: bool) -> None:
         super().__init__()
@@ -125,6 +131,8 @@ class EngineModel(nn.Module):
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         """Compute packed rows. ``batch.extra``: further arguments of the decoder."""
         assert batch.input_embeds is not None
+        if self.kernels is not None and (computed := self.kernels.run(batch)) is not None:
+            return computed
         attention, width = batch.attention, self.kv_layout.head_dim
 
         def attend(
