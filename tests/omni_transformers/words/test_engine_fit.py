@@ -70,6 +70,18 @@ def test_windows_are_those_of_the_masks(architecture: str, windows: list[int | N
     assert [form and form.window for form in layout.forms] == windows
 
 
+def test_a_window_that_holds_all_positions_is_none() -> None:
+    whole, less = (
+        fitted(writers.model_of("MistralForCausalLM", sliding_window=size, max_position_embeddings=128)).kv_layout.forms
+        for size in (128, 127)
+    )
+    assert whole == ()
+    assert [form and form.window for form in less] == [127, 127]
+    folder = str(checkpoint("MistralForCausalLM"))
+    with pytest.raises(ConfigError, match="max_context: 1000000 is more than the 131072 positions"):
+        create_answer(folder, max_context=1_000_000)
+
+
 def test_caps_and_sinks_are_found() -> None:
     forms = fitted(writers.model_of("Gemma2ForCausalLM")).kv_layout.forms
     assert [(form.window, form.soft_cap) for form in forms if form] == [(6, 2.0), (None, 2.0)]
@@ -129,6 +141,13 @@ def test_the_backend_asked_for_is_taken_or_says_why_not(caplog: pytest.LogCaptur
     fits = str(checkpoint("LlamaForCausalLM"))
     assert isinstance(create_answer(fits, kv_blocks=8), EngineScheduler)
     assert not isinstance(create_answer(fits, backend="steps"), EngineScheduler)
+
+
+def test_a_model_that_fits_is_told_and_stays_as_it_was() -> None:
+    model = writers.model_of("Gemma2ForCausalLM")
+    before = ids_of(model)
+    assert backend_of(model) == ("engine", [])
+    assert ids_of(model) == before
 
 
 def test_a_model_in_bfloat16_fits() -> None:

@@ -60,7 +60,11 @@ def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineMod
     try:
         if not hasattr(_tokenizer(load_processor(model_path)), "backend_tokenizer"):
             raise Unfit("its tokenizer is none of the package tokenizers")
-        return fitted(model)
+        found = fitted(model)
+        logger.info(
+            "%s computes on the engine%s", type(model).__name__, "" if found.kernels is None else ", by kernels"
+        )
+        return found
     except Unfit as unfit:
         what = f"{type(model).__name__} does not fit the engine: {unfit}"
     if backend == "engine":

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
+from omni_torch.api import FewRowsLinear, few_rows_linear
 from omni_transformers.words.engine_stack import KernelSteps
 
 NAME = "omni-engine"
@@ -119,6 +120,8 @@ class EngineModel(nn.Module):
         super().__init__()
         self.model, self.decoder = model, decoder
         self._embedding, self._head = model.get_input_embeddings(), model.get_output_embeddings()
+        if type(self._head) is nn.Linear and few_rows_linear.replaced(self._head.weight.device.type, layout.dtype):
+            self._head = FewRowsLinear(self._head.weight.detach(), self._head.bias)
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])
         self.plain_head = plain_head
