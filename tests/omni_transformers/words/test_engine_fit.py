@@ -14,7 +14,8 @@ from tiny_transformers.driving import replies, running, say
 from omni_core.api import ConfigError, StagePayload
 from omni_torch.api import EngineScheduler
 from omni_transformers.words.engine import create_answer, create_prepare
-from omni_transformers.words.engine_fit import Unfit, backend_of, fitted
+from omni_transformers.words.engine_fit import backend_of, fitted
+from omni_transformers.words.engine_layers import Unfit
 
 
 def ids_of(model: Any) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from attrs import define, field
+from transformers import GenerationConfig
 
 from omni_core.api import (
     ARRequest,
@@ -28,7 +29,8 @@ from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
-from omni_transformers.words.engine_fit import Unfit, context_of, fitted
+from omni_transformers.words.engine_fit import fitted
+from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
 from omni_transformers.words.prompts import Prompts
@@ -56,11 +58,13 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str) -> Engi
 def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
     if backend not in ("auto", "engine"):
         return None
+    load_model.cache_clear()  # a model of the engine is nobody else's: its attention is the engine's
     model = load_model(model_path, dtype, device)
     try:
         if not hasattr(_tokenizer(load_processor(model_path)), "backend_tokenizer"):
             raise Unfit("its tokenizer is none of the package tokenizers")
         found = fitted(model)
+        load_model.cache_clear()
         logger.info(
             "%s computes on the engine%s", type(model).__name__, "" if found.kernels is None else ", by kernels"
         )
@@ -187,7 +191,7 @@ class Answers(ARModelRunner):
     def __init__(self, model: EngineModel, tokenizer: Any, defaults: dict[str, Any], device: str = "cpu") -> None:
         super().__init__(model, device)
         self._tokenizer, self._defaults = tokenizer, defaults
-        generation = model.model.generation_config
+        generation = model.model.generation_config or GenerationConfig.from_model_config(model.model.config)
         ends = generation.eos_token_id
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
