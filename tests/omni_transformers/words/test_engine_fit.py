@@ -1,4 +1,4 @@
-"""Which models the engine computes, and why it does not compute the others."""
+"""The models that the engine computes, and the reasons why it does not compute the others."""
 
 from __future__ import annotations
 

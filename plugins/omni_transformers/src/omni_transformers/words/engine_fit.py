@@ -1,4 +1,4 @@
-"""Whether a model's decoder fits the engine, and why not: by what its layers ask of their attention, and by its logits."""
+"""Models that fit the engine, and the reasons of others: by what their layers ask of their attention, and by their logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the layers of a decoder ask of their attention, found out by running the model's own forward once."""
+"""The attention that the layers of a decoder ask for, found out by running the model's own forward once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ AttentionMaskInterface.register(_EXAMINED, _mask)
 
 @define
 class Layer:
-    """What a layer asked of its attention: the heads of queries and keys, the widths of keys and values."""
+    """A layer by what it asked of its attention: the heads of queries and keys, the widths of keys and values."""
 
     index: int | None
     heads: int
