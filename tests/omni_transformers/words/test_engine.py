@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_transformers import checkpoint, writers
+from tiny_transformers import causal
 from tiny_transformers.driving import running
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -29,7 +29,7 @@ UNFIT = {"Llama4ForCausalLM", "Lfm2ForCausalLM", "MambaForCausalLM", "BloomForCa
 FIRST = {"LlamaForCausalLM", "Gemma2ForCausalLM", "GptOssForCausalLM", "OPTForCausalLM"}
 FITTING = [
     pytest.param(name, marks=[] if name in FIRST else [pytest.mark.full])
-    for name in writers.CONFIGS
+    for name in causal.CONFIGS
     if name not in UNFIT
 ]
 
@@ -78,7 +78,7 @@ def answered(
 
 @pytest.mark.parametrize("architecture", FITTING)
 def test_ids_at_once_equal_those_of_generate_and_streams_equal_texts(architecture: str) -> None:
-    folder = checkpoint(architecture)
+    folder = causal.checkpoint(architecture)
     found = answered(folder, [say(text, max_new_tokens=20) for text in TEXTS], chunk_size=16, max_batch_tokens=40)
     seen = set()
     for text, (streamed, result) in zip(TEXTS, found, strict=True):
@@ -95,7 +95,7 @@ def test_ids_at_once_equal_those_of_generate_and_streams_equal_texts(architectur
 
 def test_preempted_requests_and_shared_prefixes_have_the_same_ids() -> None:
     """With a window, a soft cap and plain layers; the second time from the prefix cache."""
-    folder = checkpoint("Gemma2ForCausalLM")
+    folder = causal.checkpoint("Gemma2ForCausalLM")
     requests = [say(text, max_new_tokens=20) for text in TEXTS[:4]]
     alone = [answered(folder, [each])[0][1].token_ids for each in requests]
     counters: dict[str, float] = {}
@@ -105,14 +105,14 @@ def test_preempted_requests_and_shared_prefixes_have_the_same_ids() -> None:
 
 
 def test_a_seed_gives_the_same_text_alone_and_beside_others() -> None:
-    folder, asked = checkpoint("LlamaForCausalLM"), {"temperature": 1.0, "max_new_tokens": 16}
+    folder, asked = causal.checkpoint("LlamaForCausalLM"), {"temperature": 1.0, "max_new_tokens": 16}
     [(_, alone)] = answered(folder, [say("Hello", seed=3, **asked)])
     beside = answered(folder, [say("Hello", seed=seed, **asked) for seed in (3, 4)])
     assert alone.token_ids == beside[0][1].token_ids != beside[1][1].token_ids
 
 
 def test_a_stop_string_ends_the_text_before_it() -> None:
-    folder = checkpoint("LlamaForCausalLM")
+    folder = causal.checkpoint("LlamaForCausalLM")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     unreadable = [number for number in range(264) if not tokenizer.decode([number]).isalpha()]
     asked = {"max_new_tokens": 20, "suppressed_ids": unreadable}
@@ -126,7 +126,7 @@ def test_a_stop_string_ends_the_text_before_it() -> None:
 
 
 def test_ids_that_the_checkpoint_suppresses_are_never_chosen(tmp_path: Path) -> None:
-    folder = shutil.copytree(checkpoint("LlamaForCausalLM"), tmp_path / "suppressing")
+    folder = shutil.copytree(causal.checkpoint("LlamaForCausalLM"), tmp_path / "suppressing")
     [(_, plain)] = answered(folder, [say("Hello", max_new_tokens=8)])
     config = GenerationConfig.from_pretrained(folder)
     config.suppress_tokens = sorted(set(plain.token_ids))
@@ -139,4 +139,4 @@ def test_ids_that_the_checkpoint_suppresses_are_never_chosen(tmp_path: Path) -> 
 
 def test_a_malformed_request_fails_before_it_is_computed() -> None:
     with pytest.raises(InvalidRequestError, match=r"params.answer.temperature"):
-        answered(checkpoint("LlamaForCausalLM"), [say("Hello", temperature=-1)])
+        answered(causal.checkpoint("LlamaForCausalLM"), [say("Hello", temperature=-1)])

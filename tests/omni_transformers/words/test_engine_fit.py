@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_transformers import checkpoint, writers
+from tiny_transformers import causal
 from tiny_transformers.driving import replies, running, say
 
 from omni_core.api import ConfigError, StagePayload
@@ -35,7 +35,7 @@ def ids_of(model: Any) -> list[int]:
     ],
 )
 def test_a_model_of_another_kind_is_told_by_its_layers_and_stays_as_it_was(architecture: str, reason: str) -> None:
-    model = writers.model_of(architecture)
+    model = causal.model_of(architecture)
     before = ids_of(model)
     assert backend_of(model) == ("steps", [reason])
     assert ids_of(model) == before
@@ -48,12 +48,12 @@ def test_an_encoder_beside_the_decoder_is_told() -> None:
 
 
 def test_settings_that_only_generate_honours_are_told() -> None:
-    model = writers.model_of("LlamaForCausalLM")
+    model = causal.model_of("LlamaForCausalLM")
     model.generation_config.no_repeat_ngram_size = 3
     model.generation_config.num_beams = 4  # steps writes one text too
     assert backend_of(model) == ("steps", ["its generation config sets no_repeat_ngram_size"])
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    longer = writers.model_of("LlamaForCausalLM", rope_parameters=rope)
+    longer = causal.model_of("LlamaForCausalLM", rope_parameters=rope)
     assert "(dynamic)" in backend_of(longer)[1][0]
 
 
@@ -67,33 +67,33 @@ def test_settings_that_only_generate_honours_are_told() -> None:
     ],
 )
 def test_windows_are_those_of_the_masks(architecture: str, windows: list[int | None]) -> None:
-    layout = fitted(writers.model_of(architecture)).kv_layout
+    layout = fitted(causal.model_of(architecture)).kv_layout
     assert [form and form.window for form in layout.forms] == windows
 
 
 def test_a_window_that_holds_all_positions_is_none() -> None:
     whole, less = (
-        fitted(writers.model_of("MistralForCausalLM", sliding_window=size, max_position_embeddings=128)).kv_layout.forms
+        fitted(causal.model_of("MistralForCausalLM", sliding_window=size, max_position_embeddings=128)).kv_layout.forms
         for size in (128, 127)
     )
     assert whole == ()
     assert [form and form.window for form in less] == [127, 127]
-    folder = str(checkpoint("MistralForCausalLM"))
+    folder = str(causal.checkpoint("MistralForCausalLM"))
     with pytest.raises(ConfigError, match="max_context: 1000000 is more than the 131072 positions"):
         create_answer(folder, max_context=1_000_000)
 
 
 def test_caps_and_sinks_are_found() -> None:
-    forms = fitted(writers.model_of("Gemma2ForCausalLM")).kv_layout.forms
+    forms = fitted(causal.model_of("Gemma2ForCausalLM")).kv_layout.forms
     assert [(form.window, form.soft_cap) for form in forms if form] == [(6, 2.0), (None, 2.0)]
-    model = writers.model_of("GptOssForCausalLM")
+    model = causal.model_of("GptOssForCausalLM")
     sinks = [form.sinks for form in fitted(model).kv_layout.forms if form]
     assert all(each is layer.self_attn.sinks for each, layer in zip(sinks, model.model.layers, strict=True))
 
 
 def test_a_head_of_more_than_a_matrix_is_computed_by_the_models_own_code() -> None:
-    assert fitted(writers.model_of("LlamaForCausalLM")).plain_head
-    model = writers.model_of("CohereForCausalLM")
+    assert fitted(causal.model_of("LlamaForCausalLM")).plain_head
+    model = causal.model_of("CohereForCausalLM")
     engine = fitted(model)
     hidden = torch.randn(3, 64)
     assert not engine.plain_head
@@ -113,7 +113,7 @@ class Shifted(torch.nn.Module):
 
 
 def test_a_model_whose_logits_differ_is_refused() -> None:
-    model = writers.model_of("LlamaForCausalLM")
+    model = causal.model_of("LlamaForCausalLM")
     model.model.layers[1].mlp = Shifted(model.model.layers[1].mlp)
     before = ids_of(model)
     with pytest.raises(Unfit, match="its logits are not those of its own forward"):
@@ -122,7 +122,7 @@ def test_a_model_whose_logits_differ_is_refused() -> None:
 
 
 def test_the_backend_asked_for_is_taken_or_says_why_not(caplog: pytest.LogCaptureFixture) -> None:
-    folder = str(checkpoint("Lfm2ForCausalLM"))
+    folder = str(causal.checkpoint("Lfm2ForCausalLM"))
     with pytest.raises(
         ConfigError, match=r"backend: Lfm2ForCausalLM does not fit the engine: layer 0: conv; choose steps"
     ):
@@ -139,13 +139,13 @@ def test_the_backend_asked_for_is_taken_or_says_why_not(caplog: pytest.LogCaptur
     with running(scheduler):
         [(_, result)] = replies(scheduler, [asked])
     assert len(result.token_ids) == 5
-    fits = str(checkpoint("LlamaForCausalLM"))
+    fits = str(causal.checkpoint("LlamaForCausalLM"))
     assert isinstance(create_answer(fits, kv_blocks=8), EngineScheduler)
     assert not isinstance(create_answer(fits, backend="steps"), EngineScheduler)
 
 
 def test_a_model_that_fits_is_told_and_stays_as_it_was() -> None:
-    model = writers.model_of("Gemma2ForCausalLM")
+    model = causal.model_of("Gemma2ForCausalLM")
     before = ids_of(model)
     assert backend_of(model) == ("engine", [])
     assert ids_of(model) == before
@@ -153,4 +153,4 @@ def test_a_model_that_fits_is_told_and_stays_as_it_was() -> None:
 
 def test_a_model_in_bfloat16_fits() -> None:
     """Its logits are equal but for rounding."""
-    assert fitted(writers.model_of("Qwen2ForCausalLM").bfloat16()).kv_layout.dtype == torch.bfloat16
+    assert fitted(causal.model_of("Qwen2ForCausalLM").bfloat16()).kv_layout.dtype == torch.bfloat16

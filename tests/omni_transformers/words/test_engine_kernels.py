@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_transformers import byte_tokenizer, writers
+from tiny_transformers import byte_tokenizer, causal
 from tiny_transformers.driving import running
 
 pytest.importorskip("omni_kernels_cpu")
@@ -28,7 +28,7 @@ COMMON = ["LlamaForCausalLM", "Qwen3MoeForCausalLM", "Ernie4_5ForCausalLM", "Qwe
 
 def made(architecture: str, **more: Any) -> Any:
     torch.manual_seed(0)
-    return writers.model_of(architecture, **more)
+    return causal.model_of(architecture, **more)
 
 
 def ids_of(model: EngineModel) -> tuple[list[list[int]], dict[str, float]]:
