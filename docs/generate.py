@@ -149,6 +149,7 @@ CONTRACTS = {
         "omni_core.model_runner:ForwardBatch",
         "omni_core.model_runner:ForwardOutput",
         "omni_core.model_runner:KVLayout",
+        "omni_core.model_runner:AttentionForm",
         "omni_core.model_runner:PagedAttention",
         "omni_torch.runners.model_runner:ARModelRunner",
         "omni_torch.runners.model_runner:FeedbackARModelRunner",

@@ -15,10 +15,11 @@ from transformers import AutoTokenizer
 
 from omni_core.api import ConfigError
 from omni_torch.api import Int4WeightLinear, Int8GroupsLinear
+from omni_torch.operations.installed_kernels import install
 from omni_transformers.gguf_files import folder_of
 from omni_transformers.loading import load_model
 from omni_transformers.pipeline import interface
-from omni_transformers.words.common_form import described
+from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.steps import create_writer
 
 gguf: Any = pytest.importorskip("gguf")
@@ -92,9 +93,6 @@ def test_ids_are_those_of_the_values_in_the_file(tmp_path: Path, kind: str, laye
     folder = folder_of(str(path))
     model = load_model(folder)
     assert sum(type(each) is layer for each in model.modules()) == (0 if layer is None else 2 * 7 + 1)
-    form = described(model.model)
-    assert form is not None
-    assert (form.stack.layers[0].qkv.scales is None) == (layer is None)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hello"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
@@ -109,6 +107,22 @@ def test_ids_are_those_of_the_values_in_the_file(tmp_path: Path, kind: str, laye
         ids = reference.generate(**inputs, max_new_tokens=8, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         assert result.token_ids == ids.tolist()
     assert interface(str(path)).inputs == ["text"]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_narrow_weights_are_computed_by_kernels(tmp_path: Path, kind: str, kernels: dict[str, Any]) -> None:
+    path = tmp_path / "tiny.gguf"
+    reference = write(path, kind)
+    install(kernels)
+    engine = fitted(load_model(folder_of(str(path))))
+    assert engine.kernels is not None
+    ids = torch.arange(40, 60)
+    engine.decoder.attend_by("sdpa")
+    with torch.inference_mode():
+        expected, found = (
+            each(input_ids=ids[None]).logits for each in (reference, engine.model)
+        )  # with joined weights
+    assert (found - expected).norm() / expected.norm() < 0.02
 
 
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_transformers import checkpoint, writers
+from tiny_transformers import causal
 from tiny_transformers.driving import running
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from omni_core.api import IncomingMessage, OmniRequest, StagePayload
+from omni_core.api import IncomingMessage, InvalidRequestError, OmniRequest, StagePayload
 from omni_transformers.words.engine import create_answer, create_prepare
 
 TEXTS = [
@@ -28,7 +29,7 @@ UNFIT = {"Llama4ForCausalLM", "Lfm2ForCausalLM", "MambaForCausalLM", "BloomForCa
 FIRST = {"LlamaForCausalLM", "Gemma2ForCausalLM", "GptOssForCausalLM", "OPTForCausalLM"}
 FITTING = [
     pytest.param(name, marks=[] if name in FIRST else [pytest.mark.full])
-    for name in writers.CONFIGS
+    for name in causal.CONFIGS
     if name not in UNFIT
 ]
 
@@ -50,8 +51,10 @@ def say(text: str, **params: Any) -> OmniRequest:
     return OmniRequest({"messages": [{"role": "user", "content": text}]}, {"answer": params})
 
 
-def answered(folder: Path, requests: list[OmniRequest], **options: Any) -> list[tuple[str, Any]]:
-    """Send requests at once through the stages; return the streamed text of each, and its result."""
+def answered(
+    folder: Path, requests: list[OmniRequest], counters: dict[str, float] | None = None, **options: Any
+) -> list[tuple[str, Any]]:
+    """Send requests at once through the stages; return the streamed text of each, and its result. ``counters`` gets the engine's."""
     prepare = create_prepare(str(folder), backend="engine")
     streamed, results = [""] * len(requests), dict[str, Any]()
     with running(create_answer(str(folder), backend="engine", **options)) as scheduler:
@@ -68,12 +71,14 @@ def answered(folder: Path, requests: list[OmniRequest], **options: Any) -> list[
                 streamed[int(message.request_id)] += message.data.text
             else:
                 results[message.request_id] = message.data
+        if counters is not None:
+            counters.update(scheduler.statistics())
     return [(each, results[str(number)]) for number, each in enumerate(streamed)]
 
 
 @pytest.mark.parametrize("architecture", FITTING)
 def test_ids_at_once_equal_those_of_generate_and_streams_equal_texts(architecture: str) -> None:
-    folder = checkpoint(architecture)
+    folder = causal.checkpoint(architecture)
     found = answered(folder, [say(text, max_new_tokens=20) for text in TEXTS], chunk_size=16, max_batch_tokens=40)
     seen = set()
     for text, (streamed, result) in zip(TEXTS, found, strict=True):
@@ -86,3 +91,52 @@ def test_ids_at_once_equal_those_of_generate_and_streams_equal_texts(architectur
         assert result.usage["completion_tokens"] == len(result.token_ids)
         seen.update(ids)
     assert len(seen) > 8, "the answers are too much alike to show anything"
+
+
+def test_preempted_requests_and_shared_prefixes_have_the_same_ids() -> None:
+    """With a window, a soft cap and plain layers; the second time from the prefix cache."""
+    folder = causal.checkpoint("Gemma2ForCausalLM")
+    requests = [say(text, max_new_tokens=20) for text in TEXTS[:4]]
+    alone = [answered(folder, [each])[0][1].token_ids for each in requests]
+    counters: dict[str, float] = {}
+    found = answered(folder, requests * 2, counters, kv_blocks=8)
+    assert counters["preemptions"] > 0 < counters["reused_positions"]
+    assert [result.token_ids for _, result in found] == alone * 2
+
+
+def test_a_seed_gives_the_same_text_alone_and_beside_others() -> None:
+    folder, asked = causal.checkpoint("LlamaForCausalLM"), {"temperature": 1.0, "max_new_tokens": 16}
+    [(_, alone)] = answered(folder, [say("Hello", seed=3, **asked)])
+    beside = answered(folder, [say("Hello", seed=seed, **asked) for seed in (3, 4)])
+    assert alone.token_ids == beside[0][1].token_ids != beside[1][1].token_ids
+
+
+def test_a_stop_string_ends_the_text_before_it() -> None:
+    folder = causal.checkpoint("LlamaForCausalLM")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    unreadable = [number for number in range(264) if not tokenizer.decode([number]).isalpha()]
+    asked = {"max_new_tokens": 20, "suppressed_ids": unreadable}
+    [(_, whole)] = answered(folder, [say("Hello", **asked)])
+    stop = whole.text[4:6]
+    [(streamed, cut)] = answered(folder, [say("Hello", **asked, stop=[stop])])
+    assert cut.text == whole.text[: whole.text.index(stop)] == streamed
+    assert (whole.finish_reason, cut.finish_reason) == ("length", "stop")
+    assert len(cut.token_ids) == len(cut.text) + 2
+    assert cut.usage == {"prompt_tokens": 22, "completion_tokens": len(cut.token_ids)}
+
+
+def test_ids_that_the_checkpoint_suppresses_are_never_chosen(tmp_path: Path) -> None:
+    folder = shutil.copytree(causal.checkpoint("LlamaForCausalLM"), tmp_path / "suppressing")
+    [(_, plain)] = answered(folder, [say("Hello", max_new_tokens=8)])
+    config = GenerationConfig.from_pretrained(folder)
+    config.suppress_tokens = sorted(set(plain.token_ids))
+    suppressing = shutil.copytree(folder, tmp_path / "more")
+    config.save_pretrained(suppressing)
+    [(_, result)] = answered(suppressing, [say("Hello", max_new_tokens=8)])
+    assert not set(result.token_ids) & set(plain.token_ids)
+    assert result.token_ids == reference(suppressing, "Hello", 8)[0]
+
+
+def test_a_malformed_request_fails_before_it_is_computed() -> None:
+    with pytest.raises(InvalidRequestError, match=r"params.answer.temperature"):
+        answered(causal.checkpoint("LlamaForCausalLM"), [say("Hello", temperature=-1)])

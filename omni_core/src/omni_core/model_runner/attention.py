@@ -14,7 +14,7 @@ Tensor = Any
 
 @frozen(eq=False)
 class AttentionForm:
-    """How a layer attends, where it is not plainly causal. A scheduler's attention has each of these, or refuses the model by its name.
+    """The attention of a layer that is not plainly causal. A scheduler's attention has each of these, or refuses the model by its name.
 
     Attributes:
         window: the newest positions that a token attends to, its own included; ``None``: all.
@@ -28,7 +28,7 @@ class AttentionForm:
 
     @property
     def names(self) -> list[str]:
-        """What it differs in, in words for messages."""
+        """The differences from plain attention, in words for messages."""
         named = {"a sliding window": self.window, "a soft cap": self.soft_cap, "sinks": self.sinks}
         return [name for name, value in named.items() if value is not None]
 

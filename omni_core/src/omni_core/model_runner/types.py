@@ -93,7 +93,7 @@ class KVLayout:
 
     @property
     def form_names(self) -> list[str]:
-        """What any layer's form differs in from plain attention, in words for messages; empty: all are plain."""
+        """The differences of any layer from plain attention, in words for messages; empty: all are plain."""
         return sorted({name for form in self.forms if form is not None for name in form.names})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from attrs import define, field
+from transformers import GenerationConfig
 
 from omni_core.api import (
     ARRequest,
@@ -28,7 +29,8 @@ from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
-from omni_transformers.words.engine_fit import Unfit, fitted
+from omni_transformers.words.engine_fit import fitted
+from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
 from omni_transformers.words.prompts import Prompts
@@ -56,11 +58,17 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str) -> Engi
 def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
     if backend not in ("auto", "engine"):
         return None
+    load_model.cache_clear()  # a model of the engine is nobody else's: its attention is the engine's
     model = load_model(model_path, dtype, device)
     try:
         if not hasattr(_tokenizer(load_processor(model_path)), "backend_tokenizer"):
             raise Unfit("its tokenizer is none of the package tokenizers")
-        return fitted(model)
+        found = fitted(model)
+        load_model.cache_clear()
+        logger.info(
+            "%s computes on the engine%s", type(model).__name__, "" if found.kernels is None else ", by kernels"
+        )
+        return found
     except Unfit as unfit:
         what = f"{type(model).__name__} does not fit the engine: {unfit}"
     if backend == "engine":
@@ -134,6 +142,9 @@ def create_answer(
     if model is None:
         running = 1 if backend == "generate" else 8 if max_running is None else max_running
         return create_writer(model_path, device, dtype, max_running=running)
+    most = context_of(model.model)
+    if max_context is not None and most is not None and max_context > most:
+        raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
     defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
     return EngineScheduler(
         Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
@@ -180,12 +191,11 @@ class Answers(ARModelRunner):
     def __init__(self, model: EngineModel, tokenizer: Any, defaults: dict[str, Any], device: str = "cpu") -> None:
         super().__init__(model, device)
         self._tokenizer, self._defaults = tokenizer, defaults
-        generation = model.model.generation_config
+        generation = model.model.generation_config or GenerationConfig.from_model_config(model.model.config)
         ends = generation.eos_token_id
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
-        most = getattr(model.decoder.module.config, "max_position_embeddings", None)
-        self.max_context = most if isinstance(most, int) and most > 0 else None
+        self.max_context = context_of(model.model)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":

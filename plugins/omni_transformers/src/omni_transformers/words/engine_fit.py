@@ -1,45 +1,35 @@
-"""Whether a model's decoder fits the engine, and why not: by what its layers ask of their attention, and by its logits."""
+"""Models that fit the engine, and the reasons of others: by what their layers ask of their attention, and by their logits."""
 
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from attrs import define, field
-from transformers import AttentionInterface, AttentionMaskInterface, GenerationMixin
+from transformers import GenerationMixin
 
 from omni_core.api import (
     ARRequest,
-    AttentionForm,
     IncomingMessage,
-    KVLayout,
     OmniRequest,
     SamplingParams,
     StagePayload,
 )
-from omni_torch.api import ARModelRunner, EngineScheduler, Int4WeightLinear, Int8GroupsLinear
-from omni_transformers.words.engine_model import NAME, Decoder, EngineModel, attending
-
-logger = logging.getLogger(__name__)
-
-_EXAMINED = "omni-examined"
-"""As :data:`omni_transformers.words.engine_model.NAME`, with masks, whose functions are looked at."""
+from omni_torch.api import (
+    ARModelRunner,
+    EngineScheduler,
+    Int4WeightLinear,
+    Int8GroupsLinear,
+    pack_decoder,
+    pack_linears,
+)
+from omni_transformers.words.engine_layers import Unfit, examined, layout_of
+from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
+from omni_transformers.words.engine_stack import KernelSteps, kernel_steps
 
 _MEDIA = re.compile("pixel_values|input_features|input_values|image|audio|speech|video")
-
-_KNOWN = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal", "position_ids", "use_cache"}
-_TAKEN = {
-    *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache"),
-    *("cache_position", "return_dict", "output_attentions", "output_hidden_states", "logits_to_keep"),
-}
-"""Arguments of a decoder that the engine gives itself, or that change nothing."""
-
-_FARTHEST = 2**20
-"""No window of a model is as wide."""
 
 _GENERATION = {
     "begin_suppress_tokens": None,
@@ -63,18 +53,11 @@ _GENERATION = {
 """Settings of a generation config that ``generate()`` honours and the engine does not, and where they do nothing."""
 
 
-class Unfit(Exception):
-    """A model does not fit the engine. ``reasons`` in words."""
-
-    def __init__(self, *reasons: str) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = list(reasons)
-
-
 def backend_of(model: Any) -> tuple[str, list[str]]:
-    """Return ``engine``, or ``steps`` and the reasons. It computes a few short forwards of the model."""
+    """Return ``engine``, or ``steps`` and the reasons. It computes a few short forwards of the model, which stays as it was."""
+    before = model.get_decoder().config._attn_implementation
     try:
-        fitted(model)
+        fitted(model).decoder.attend_by(before)
     except Unfit as unfit:
         return "steps", unfit.reasons
     return "engine", []
@@ -95,24 +78,20 @@ def fitted(model: Any) -> EngineModel:
     before = decoder.module.config._attn_implementation
     ids = _plain_ids(model)
     try:
-        layers, given, hidden = _examined(model, decoder, ids)
-        layout = _layout(model, layers, given)
+        layers, given, hidden = examined(model, decoder, ids)
+        layout = layout_of(model, layers, given)
         decoder.attend_by("eager")
-        lines = [ids[:13], ids[13:20]]
+        lines = [ids[:9], ids[9:15]]
         expected = [model(input_ids=line.unsqueeze(0), use_cache=False).logits[0].float() for line in lines]
         decoder.attend_by(NAME)
         found = EngineModel(model, decoder, layout, expected[0].shape[1], plain_head=True)
         if not _equal(model.get_output_embeddings()(hidden), _own_logits(found, hidden)):
             found.plain_head = False
-        _compare(found, lines, expected)
-        if found.use_kernels():
-            try:
-                _compare(found, lines, expected)
-            except Unfit:
-                logger.warning(
-                    "%s: the kernels for its decoder compute other logits; they are not used", type(model).__name__
-                )
-                found.leave_kernels()
+        if _difference(found, lines, expected) > _allowed(found):
+            raise Unfit("its logits are not those of its own forward: something beside attention sees other tokens")
+        found.kernels = _kernels(found, [each.scale for each in layers], lines, expected)
+        if found.kernels is None:
+            _pack(found, lines, expected)
     except Unfit:
         decoder.attend_by(before)
         raise
@@ -155,7 +134,7 @@ def _rope_types(parameters: Any) -> set[str]:
 
 
 def _plain_ids(model: Any) -> torch.Tensor:
-    """Return 20 ids at random, none of which a config names."""
+    """Return 15 ids at random, none of which a config names."""
     configs = [model.config, model.get_decoder().config]
     special = {
         number
@@ -166,155 +145,8 @@ def _plain_ids(model: Any) -> torch.Tensor:
     }
     vocabulary = model.get_input_embeddings().weight.shape[0]
     order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(0)).tolist()
-    ids = [number for number in order if number not in special][:20]
-    return torch.tensor(ids * -(-20 // len(ids)), device=model.device)[:20]
-
-
-@define
-class _Masks:
-    """The functions of the masks that were made, by the address of what was returned for each."""
-
-    functions: dict[int, Callable[..., torch.Tensor]] = field(factory=dict)
-    kept: list[torch.Tensor] = field(factory=list)
-
-    def make(self, q_length: int, kv_length: int, mask_function: Any, device: Any = "cpu", **given: Any) -> Any:
-        mask = torch.ones(1, 1, int(q_length), int(kv_length), dtype=torch.bool, device=device)
-        self.kept.append(mask)
-        self.functions[mask.data_ptr()] = mask_function
-        return mask
-
-    def window(self, mask: Any) -> int | None:
-        """Return the window of a layer's mask; ``None``: it sees all positions before its own.
-
-        Raises:
-            Unfit: it is no mask of either kind.
-        """
-        function = self.functions.get(mask.data_ptr()) if isinstance(mask, torch.Tensor) else None
-        if function is None:
-            raise Unfit("a mask of the model's own making")
-        found = set()
-        for row in (2 * _FARTHEST, 2 * _FARTHEST + 1234, 3 * _FARTHEST - 1):
-            distances = torch.arange(-2, _FARTHEST)
-            try:
-                seen = function(*torch.tensor([0, 0, row]), row - distances).expand(len(distances))
-            except Exception:
-                raise Unfit("a mask that depends on the tokens") from None
-            width = int(seen.sum())
-            if not torch.equal(seen, (distances >= 0) & (distances < width)):
-                raise Unfit("no causal mask" if bool(seen[:2].any()) else "a mask in pieces")
-            found.add(width)
-        if len(found) > 1:
-            raise Unfit("attention in chunks")
-        return None if (width := found.pop()) == _FARTHEST else width
-
-
-_masks = _Masks()
-
-
-def _mask(**given: Any) -> Any:
-    given.pop("batch_size", None)
-    return _masks.make(**given)
-
-
-AttentionInterface.register(_EXAMINED, AttentionInterface()[NAME])
-AttentionMaskInterface.register(_EXAMINED, _mask)
-
-
-@define
-class _Layer:
-    """What a layer asked of its attention: the heads of queries and keys, the widths of keys and values."""
-
-    index: int | None
-    heads: int
-    kv_heads: int
-    width: int
-    value_width: int
-    dtype: torch.dtype
-    form: AttentionForm | None
-    reason: str | None
-
-
-def _examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[_Layer], dict[str, Any], torch.Tensor]:
-    """Run a model's own forward; return its layers, the decoder's arguments, and hidden states ``[n, hidden]``."""
-    layers: list[_Layer] = []
-    arguments: dict[str, Any] = {}
-    hidden: list[torch.Tensor] = []
-
-    def attend(
-        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, given: dict[str, Any]
-    ) -> torch.Tensor:
-        form, reason = None, None
-        unknown = [name for name, each in given.items() if name not in _KNOWN and each not in (None, False)]
-        try:
-            form = AttentionForm(_masks.window(mask), given.get("softcap"), given.get("s_aux"))
-        except Unfit as unfit:
-            reason = str(unfit)
-        if not reason and getattr(module, "is_causal", True) is False:
-            reason = "attention to later tokens"
-        if not reason and unknown:
-            reason = f"attention with {unknown[0]}"
-        index = getattr(module, "layer_idx", None)
-        sizes = query.shape[1], key.shape[1], key.shape[3], value.shape[3]
-        layers.append(_Layer(index, *sizes, key.dtype, form if form and form.names else None, reason))
-        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
-
-    def decode(given: dict[str, Any]) -> Any:
-        arguments.update(given)
-        output = decoder.run(**given)
-        hidden.append(output[0][0])
-        return output
-
-    decoder.attend_by(_EXAMINED)
-    with attending(attend), decoder.instead(decode):
-        model(input_ids=ids.unsqueeze(0), attention_mask=torch.ones_like(ids).unsqueeze(0), use_cache=False)
-    if len(hidden) != 1:
-        raise Unfit(f"a forward runs its decoder {len(hidden)} times")
-    return layers, arguments, hidden[0]
-
-
-def _layout(model: Any, layers: list[_Layer], given: dict[str, Any]) -> KVLayout:
-    """Return the layout of the keys and values of layers as they were examined.
-
-    Raises:
-        Unfit: the layers are of another kind, or the decoder got something that the engine could not give it.
-    """
-    config = model.get_decoder().config
-    count = config.num_hidden_layers
-    reasons: dict[str, list[int]] = {}
-    kinds = getattr(config, "layer_types", None) or ["no attention of transformers' table"] * count
-    for index in sorted(set(range(count)) - {each.index for each in layers if each.index is not None}):
-        reasons.setdefault(kinds[index].replace("_", " "), []).append(index)
-    for each in layers:
-        if each.reason is not None:
-            reasons.setdefault(each.reason, []).append(-1 if each.index is None else each.index)
-    if not reasons:
-        numbers = [each.index for each in layers]
-        if sorted(number for number in numbers if number is not None) != list(range(count)):
-            raise Unfit(f"{count} layers attend {len(layers)} times in a forward")
-        first = layers[0]
-        for each in layers:
-            if (each.heads, each.kv_heads) != (first.heads, first.kv_heads):
-                what = f"{each.heads} heads over {each.kv_heads} of keys, unlike layer {first.index}"
-                reasons.setdefault(what, []).append(each.index or 0)
-    if reasons:
-        raise Unfit(*(f"{_numbered(numbers)}: {reason}" for reason, numbers in reasons.items()))
-    unknown = [name for name, each in given.items() if name not in _TAKEN and each is not None and each is not False]
-    if unknown:
-        raise Unfit(f"its decoder gets {', '.join(unknown)}")
-    mask = given.get("attention_mask")
-    media = len(set(inspect.signature(model.forward).parameters) & {"pixel_values", "input_features"})
-    if media and (isinstance(mask, dict) or (mask is not None and mask.dim() > 2)):
-        raise Unfit("its masks are made before its decoder, for tokens of pictures that attend to each other")
-    ordered = sorted(layers, key=lambda each: each.index or 0)
-    forms = tuple(each.form for each in ordered)
-    width = max(max(each.width, each.value_width) for each in layers)  # narrower ones are filled up with zeros
-    return KVLayout(count, first.kv_heads, width, first.dtype, first.heads, forms if any(forms) else ())
-
-
-def _numbered(layers: list[int]) -> str:
-    numbers = sorted(set(layers))
-    named = ", ".join(map(str, numbers[:6])) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
-    return f"layer{'s' if len(numbers) > 1 else ''} {named}" if numbers != [-1] else "layers without a number"
+    ids = [number for number in order if number not in special][:15]
+    return torch.tensor(ids * -(-15 // len(ids)), device=model.device)[:15]
 
 
 def _own_logits(found: EngineModel, hidden: torch.Tensor) -> torch.Tensor:
@@ -324,10 +156,50 @@ def _own_logits(found: EngineModel, hidden: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor, narrow: bool = False) -> bool:
-    """Return whether two tensors are equal but for rounding: in the first one's dtype, or of the inputs of ``narrow`` weights."""
-    allowed = 2e-4 if one.dtype == torch.float32 and not narrow else 5e-2
-    return one.shape == other.shape and bool((one - other).abs().max() <= allowed * max(1.0, float(other.abs().max())))
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are equal but for rounding in the first one's dtype."""
+    return one.shape == other.shape and _distance(one, other) <= (_EXACT if one.dtype == torch.float32 else _ROUNDED)
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.float() - other.float()).abs().max()) / max(1.0, float(other.abs().max()))
+
+
+_EXACT, _ROUNDED = 2e-4, 5e-2
+
+
+def _allowed(found: EngineModel) -> float:
+    """Return how far logits may be from the model's own: products of narrow weights round their inputs."""
+    is_narrow = any(isinstance(each, Int8GroupsLinear | Int4WeightLinear) for each in found.model.modules())
+    return _EXACT if found.kv_layout.dtype == torch.float32 and not is_narrow else _ROUNDED
+
+
+def _kernels(
+    found: EngineModel, scales: list[float | None], lines: list[torch.Tensor], expected: list[torch.Tensor]
+) -> KernelSteps | None:
+    """Return the steps by kernels, if their logits are those of the model. How positions rotate, the nearer logits tell."""
+    nearest, error = None, _allowed(found)
+    for pairs in (False, True):
+        found.kernels = kernel_steps(found.decoder.module, found.kv_layout, scales, pairs=pairs)
+        if found.kernels is not None and (distance := _difference(found, lines, expected)) <= error:
+            nearest, error = found.kernels, distance
+    found.kernels = None
+    return nearest
+
+
+def _pack(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    """Lay out the weights of linear layers for products of few rows, if the logits stay as they are."""
+    if found.model.device.type != "cpu":
+        return
+    decoder = found.decoder.module
+    before = [(each, *child) for each in decoder.modules() for child in each.named_children()]
+    pack_linears(decoder, pack_decoder, trim=False)
+    if _difference(found, lines, expected) > _allowed(found):
+        for each, name, child in before:
+            setattr(each, name, child)
+    else:
+        before.clear()
+        pack_linears(decoder, pack_decoder)  # returns the memory of what was replaced
 
 
 class _Told(ARModelRunner):
@@ -365,14 +237,9 @@ class _Told(ARModelRunner):
             self.scheduler.stop()
 
 
-def _compare(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    """Compute texts together on an engine, in pieces, and compare their logits.
-
-    Raises:
-        Unfit: they differ.
-    """
+def _difference(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """Compute texts together on an engine, in pieces; return how far their logits are from the expected ones. Raises what a step raises."""
     prompt = 5
-    narrow = any(isinstance(each, Int8GroupsLinear | Int4WeightLinear) for each in found.model.modules())
     runner = _Told(found, lines, prompt)
     runner.scheduler = EngineScheduler(
         runner, kv_blocks=16, block_size=4, chunk_size=3, max_batch_tokens=5, cuda_graphs=False, max_context=64
@@ -385,6 +252,6 @@ def _compare(found: EngineModel, lines: list[torch.Tensor], expected: list[torch
     while (message := runner.scheduler.outbox.get(0)) is not None:
         if message.type == "error":
             raise message.data
-    for rows, whole in zip(runner.logits, expected, strict=True):
-        if not _equal(torch.stack(rows).to(found.kv_layout.dtype), whole[prompt - 1 :], narrow):
-            raise Unfit("its logits are not those of its own forward: something beside attention sees other tokens")
+    return max(
+        _distance(torch.stack(rows), whole[prompt - 1 :]) for rows, whole in zip(runner.logits, expected, strict=True)
+    )

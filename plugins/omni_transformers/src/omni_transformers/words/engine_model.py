@@ -15,8 +15,8 @@ from torch import nn
 from transformers import AttentionInterface
 
 from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
-from omni_torch.api import DecoderStep, pack_decoder
-from omni_transformers.words.common_form import CommonForm, described
+from omni_torch.api import FewRowsLinear, few_rows_linear
+from omni_transformers.words.engine_stack import KernelSteps
 
 NAME = "omni-engine"
 """The attention function, in transformers' table. It has no mask function, so that no mask is made."""
@@ -109,31 +109,22 @@ class EngineModel(nn.Module):
         layout: of its keys and values.
         vocab_size: the width of its logits.
         plain_head: true if the logits are those of its output embeddings alone; else the model's own code after the decoder computes them.
+
+    Attributes:
+        kernels: compute steps by installed kernels; ``None``: the modules compute all.
     """
+
+    kernels: KernelSteps | None = None
 
     def __init__(self, model: Any, decoder: Decoder, layout: KVLayout, vocab_size: int, *, plain_head: bool) -> None:
         super().__init__()
         self.model, self.decoder = model, decoder
         self._embedding, self._head = model.get_input_embeddings(), model.get_output_embeddings()
+        if type(self._head) is nn.Linear and few_rows_linear.replaced(self._head.weight.device.type, layout.dtype):
+            self._head = FewRowsLinear(self._head.weight.detach(), self._head.bias)
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])
         self.plain_head = plain_head
-        self._form: CommonForm | None = None
-
-    def use_kernels(self) -> bool:
-        """Compute steps by the kernels that are installed for decoders of the common form; return whether this is one."""
-        head = pack_decoder(self._head.weight, self._head.bias) if type(self._head) is nn.Linear else None
-        self._head = self._head if head is None else head
-        if (
-            DecoderStep.is_installed(self._embedding.weight[:1])
-            and (form := described(self.decoder.module)) is not None
-        ):
-            self._form, self._step = form, DecoderStep(lambda: form.stack, len(form.stack.layers))
-        return self._form is not None
-
-    def leave_kernels(self) -> None:
-        """Compute every step by the modules."""
-        self._form = None
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See :class:`omni_core.api.ARModel`."""
@@ -143,10 +134,8 @@ class EngineModel(nn.Module):
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         """Compute packed rows. ``batch.extra``: further arguments of the decoder."""
         assert batch.input_embeds is not None
-        if self._form is not None and not batch.extra:
-            cos, sin = self._form.angles(batch.input_embeds, batch.positions)
-            if (output := self._step.run(batch.input_embeds, cos, sin, batch)) is not None:
-                return output
+        if self.kernels is not None and (computed := self.kernels.run(batch)) is not None:
+            return computed
         attention, width = batch.attention, self.kv_layout.head_dim
 
         def attend(
@@ -164,13 +153,13 @@ class EngineModel(nn.Module):
             return mixed.unsqueeze(0)
 
         with attending(attend):
-            decoded = self.decoder.run(
+            output = self.decoder.run(
                 inputs_embeds=batch.input_embeds.unsqueeze(0),
                 position_ids=batch.positions.unsqueeze(-2),
                 use_cache=False,
                 **batch.extra,
             )
-        return ForwardOutput(decoded.last_hidden_state[0])
+        return ForwardOutput(output.last_hidden_state[0])
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See :class:`omni_core.api.ARModel`."""

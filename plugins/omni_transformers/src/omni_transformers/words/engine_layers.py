@@ -1,0 +1,203 @@
+"""The attention that the layers of a decoder ask for, found out by running the model's own forward once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import define, evolve, field
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from omni_core.api import AttentionForm, KVLayout
+from omni_transformers.words.engine_model import NAME, Decoder, attending
+
+_EXAMINED = "omni-examined"
+"""As :data:`omni_transformers.words.engine_model.NAME`, with masks, whose functions are looked at."""
+
+_KNOWN = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal", "position_ids", "use_cache"}
+_TAKEN = {
+    *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache"),
+    *("cache_position", "return_dict", "output_attentions", "output_hidden_states", "logits_to_keep"),
+}
+"""Arguments of a decoder that the engine gives itself, or that change nothing."""
+
+_FARTHEST = 2**20
+"""No window of a model is as wide."""
+
+
+class Unfit(Exception):
+    """A model does not fit the engine. ``reasons`` in words."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = list(reasons)
+
+
+@define
+class _Masks:
+    """The functions of the masks that were made, by the address of what was returned for each."""
+
+    functions: dict[int, Callable[..., torch.Tensor]] = field(factory=dict)
+    kept: list[torch.Tensor] = field(factory=list)
+
+    def make(self, q_length: int, kv_length: int, mask_function: Any, device: Any = "cpu", **given: Any) -> Any:
+        mask = torch.ones(1, 1, int(q_length), int(kv_length), dtype=torch.bool, device=device)
+        self.kept.append(mask)
+        self.functions[mask.data_ptr()] = mask_function
+        return mask
+
+    def window(self, mask: Any) -> int | None:
+        """Return the window of a layer's mask; ``None``: it sees all positions before its own.
+
+        Raises:
+            Unfit: it is no mask of either kind.
+        """
+        function = self.functions.get(mask.data_ptr()) if isinstance(mask, torch.Tensor) else None
+        if function is None:
+            raise Unfit("a mask of the model's own making")
+        found = set()
+        for row in (2 * _FARTHEST, 2 * _FARTHEST + 1234, 3 * _FARTHEST - 1):
+            distances = torch.arange(-2, _FARTHEST)
+            try:
+                seen = function(*torch.tensor([0, 0, row]), row - distances).expand(len(distances))
+            except Exception:
+                raise Unfit("a mask that depends on the tokens") from None
+            width = int(seen.sum())
+            if not torch.equal(seen, (distances >= 0) & (distances < width)):
+                raise Unfit("no causal mask" if bool(seen[:2].any()) else "a mask in pieces")
+            found.add(width)
+        if len(found) > 1:
+            raise Unfit("attention in chunks")
+        return None if (width := found.pop()) == _FARTHEST else width
+
+
+_masks = _Masks()
+
+
+def _mask(**given: Any) -> Any:
+    given.pop("batch_size", None)
+    return _masks.make(**given)
+
+
+AttentionInterface.register(_EXAMINED, AttentionInterface()[NAME])
+AttentionMaskInterface.register(_EXAMINED, _mask)
+
+
+@define
+class Layer:
+    """A layer by what it asked of its attention: the heads of queries and keys, the widths of keys and values."""
+
+    index: int | None
+    heads: int
+    kv_heads: int
+    width: int
+    value_width: int
+    dtype: torch.dtype
+    scale: float | None
+    form: AttentionForm | None
+    reason: str | None
+
+
+def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Layer], dict[str, Any], torch.Tensor]:
+    """Run a model's own forward; return its layers, the decoder's arguments, and hidden states ``[n, hidden]``."""
+    layers: list[Layer] = []
+    arguments: dict[str, Any] = {}
+    hidden: list[torch.Tensor] = []
+
+    def attend(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, given: dict[str, Any]
+    ) -> torch.Tensor:
+        form, reason = None, None
+        unknown = [name for name, each in given.items() if name not in _KNOWN and each not in (None, False)]
+        try:
+            form = AttentionForm(_masks.window(mask), given.get("softcap"), given.get("s_aux"))
+        except Unfit as unfit:
+            reason = str(unfit)
+        if not reason and getattr(module, "is_causal", True) is False:
+            reason = "attention to later tokens"
+        if not reason and unknown:
+            reason = f"attention with {unknown[0]}"
+        index = getattr(module, "layer_idx", None)
+        sizes = query.shape[1], key.shape[1], key.shape[3], value.shape[3]
+        named = form if form is not None and form.names else None
+        layers.append(Layer(index, *sizes, key.dtype, given.get("scaling"), named, reason))
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+
+    def decode(given: dict[str, Any]) -> Any:
+        arguments.update(given)
+        output = decoder.run(**given)
+        hidden.append(output[0][0])
+        return output
+
+    decoder.attend_by(_EXAMINED)
+    try:
+        with attending(attend), decoder.instead(decode):
+            model(input_ids=ids.unsqueeze(0), attention_mask=torch.ones_like(ids).unsqueeze(0), use_cache=False)
+    finally:
+        _masks.functions.clear()
+        _masks.kept.clear()
+    if len(hidden) != 1:
+        raise Unfit(f"a forward runs its decoder {len(hidden)} times")
+    return layers, arguments, hidden[0]
+
+
+def layout_of(model: Any, layers: list[Layer], given: dict[str, Any]) -> KVLayout:
+    """Return the layout of the keys and values of layers as they were examined.
+
+    Raises:
+        Unfit: the layers are of another kind, or the decoder got something that the engine could not give it.
+    """
+    config = model.get_decoder().config
+    count = config.num_hidden_layers
+    reasons: dict[str, list[int]] = {}
+    kinds = getattr(config, "layer_types", None) or ["no attention of transformers' table"] * count
+    for index in sorted(set(range(count)) - {each.index for each in layers if each.index is not None}):
+        reasons.setdefault(kinds[index].replace("_", " "), []).append(index)
+    for each in layers:
+        if each.reason is not None:
+            reasons.setdefault(each.reason, []).append(-1 if each.index is None else each.index)
+    if not reasons:
+        numbers = [each.index for each in layers]
+        if sorted(number for number in numbers if number is not None) != list(range(count)):
+            raise Unfit(f"{count} layers attend {len(layers)} times in a forward")
+        first = layers[0]
+        for each in layers:
+            if (each.heads, each.kv_heads) != (first.heads, first.kv_heads):
+                what = f"{each.heads} heads over {each.kv_heads} of keys, unlike layer {first.index}"
+                reasons.setdefault(what, []).append(each.index or 0)
+    if reasons:
+        raise Unfit(*(f"{_numbered(numbers)}: {reason}" for reason, numbers in reasons.items()))
+    unknown = [name for name, each in given.items() if name not in _TAKEN and each is not None and each is not False]
+    if unknown:
+        raise Unfit(f"its decoder gets {', '.join(unknown)}")
+    mask = given.get("attention_mask")
+    media = len(set(inspect.signature(model.forward).parameters) & {"pixel_values", "input_features"})
+    if media and (isinstance(mask, dict) or (mask is not None and mask.dim() > 2)):
+        raise Unfit("its masks are made before its decoder, for tokens of pictures that attend to each other")
+    ordered = sorted(layers, key=lambda each: each.index or 0)
+    forms = tuple(_narrower(each.form, model) for each in ordered)
+    width = max(max(each.width, each.value_width) for each in layers)  # narrower ones are filled up with zeros
+    return KVLayout(count, first.kv_heads, width, first.dtype, first.heads, forms if any(forms) else ())
+
+
+def context_of(model: Any) -> int | None:
+    """Return how many positions a model has; ``None``: it does not say."""
+    most = getattr(model.get_decoder().config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def _narrower(form: AttentionForm | None, model: Any) -> AttentionForm | None:
+    """Return a form without a window that holds all positions of the model."""
+    most = context_of(model)
+    if form is None or form.window is None or most is None or form.window < most:
+        return form
+    form = evolve(form, window=None)
+    return form if form.names else None
+
+
+def _numbered(layers: list[int]) -> str:
+    numbers = sorted(set(layers))
+    named = ", ".join(map(str, numbers[:6])) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
+    return f"layer{'s' if len(numbers) > 1 else ''} {named}" if numbers != [-1] else "layers without a number"
