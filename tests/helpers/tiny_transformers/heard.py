@@ -1,4 +1,4 @@
-"""What transformers itself says: the sound of a text by a model's own call, with a seed, sentence by sentence."""
+"""The sound of a text by transformers itself: by a model's own call, with a seed, sentence by sentence."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,10 @@ class Vits(BySentence):
         self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
         self.rate = self._model.config.sampling_rate
         self._speakers = [str(number) for number in range(self._model.config.num_speakers)]
-        if self._tokenizer.phonemize:
-            try:
-                import phonemizer  # noqa: F401
-            except ImportError:
-                raise ConfigError(
-                    f"{loading.model_path}: its tokenizer needs phonemizer, and the program espeak-ng: pip install phonemizer"
-                ) from None
+        if self._tokenizer.phonemize and find_spec("phonemizer") is None:
+            raise ConfigError(
+                f"{loading.model_path}: its tokenizer needs phonemizer, and the program espeak-ng: pip install phonemizer"
+            )
 
     def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
         ids = self._tokenizer(sentence, return_tensors="pt")["input_ids"].to(self._model.device)

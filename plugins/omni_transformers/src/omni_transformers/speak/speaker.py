@@ -1,4 +1,4 @@
-"""What a model that speaks is to its stage: a generator of pieces of sound."""
+"""The contract between a model that speaks and its stage: a generator of pieces of sound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model that speaks offers, and its stage. Light: imports neither torch nor transformers."""
+"""The offer of a model that speaks, and its stage. Light: imports neither torch nor transformers."""
 
 from __future__ import annotations
 
