@@ -22,7 +22,7 @@ FASTSPEECH2_RATE = 22_050
 
 @frozen
 class Offer:
-    """What a checkpoint that speaks offers.
+    """The offer of a checkpoint that speaks.
 
     Attributes:
         sample_rate: in Hz.
