@@ -59,6 +59,12 @@ def _fastspeech2(model: Any, tokenizer: Any, folder: Path) -> Any:
     return lambda text: model(**tokenizer(text, return_tensors="pt"), return_dict=True).waveform
 
 
+@heard("FastSpeech2ConformerModel")
+def _fastspeech2_alone(model: Any, tokenizer: Any, folder: Path) -> Any:
+    vocoder = transformers.FastSpeech2ConformerHifiGan.from_pretrained(folder / "vocoder")
+    return lambda text: vocoder(model(**tokenizer(text, return_tensors="pt"), return_dict=True).spectrogram)
+
+
 @heard("BarkModel")
 def _bark(model: Any, tokenizer: Any, folder: Path) -> Any:
     processor = transformers.BarkProcessor(tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -165,3 +166,41 @@ def test_what_a_checkpoint_lacks_is_named(
     shutil.rmtree(folder / missing)
     with pytest.raises(ConfigError, match=words):
         create_speaker(str(folder), SPEAKERS["SpeechT5ForTextToSpeech"].speaker)
+
+
+def test_a_vocoder_must_be_one(tmp_path: Path) -> None:
+    folder, other = checkpoint("SpeechT5ForTextToSpeech"), checkpoint("VitsModel")
+    with pytest.raises(ConfigError, match=r"VitsModel.*a SpeechT5HifiGan is needed"):
+        create_speaker(str(folder), SPEAKERS["SpeechT5ForTextToSpeech"].speaker, vocoder=str(other))
+
+
+@pytest.mark.full
+def test_a_codec_that_a_checkpoint_names_is_never_fetched(tmp_path: Path) -> None:
+    folder = tmp_path / "dia"
+    shutil.copytree(checkpoint("DiaForConditionalGeneration"), folder)
+    settings = json.loads((folder / "processor_config.json").read_text())
+    assert "audio_tokenizer" in settings
+    settings["audio_tokenizer"]["audio_tokenizer_name_or_path"] = "somebody/else"
+    (folder / "processor_config.json").write_text(json.dumps(settings))
+    create_speaker(str(folder), SPEAKERS["DiaForConditionalGeneration"].speaker)
+
+
+def test_a_preset_outside_of_the_folder_is_none(tmp_path: Path) -> None:
+    (tmp_path / "bark" / "speaker_embeddings").mkdir(parents=True)
+    inside, outside = "speaker_embeddings/a.npy", "../b.npy"
+    for file in (inside, outside):
+        np.save(tmp_path / "bark" / file, np.zeros(3))
+    prompts = ("semantic_prompt", "coarse_prompt", "fine_prompt")
+    listed = {
+        name: dict.fromkeys(prompts, file)
+        for name, file in (("inside", inside), ("outside", outside), ("gone", "c.npy"))
+    }
+    (tmp_path / "bark" / "speaker_embeddings_path.json").write_text(json.dumps({"repo_or_path": "x", **listed}))
+    (tmp_path / "bark" / "config.json").write_text(json.dumps({"architectures": ["BarkModel"]}))
+    assert interface(read(str(tmp_path / "bark"))).voices == ["inside"]
+
+
+def test_a_model_without_speech_here_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Pop2PianoForConditionalGeneration"]}))
+    with pytest.raises(ConfigError, match="no speech of Pop2PianoForConditionalGeneration yet"):
+        interface(read(str(tmp_path)))

@@ -76,7 +76,7 @@ def _speecht5(source: Source) -> Offer:
 
 
 def _fastspeech2(source: Source) -> Offer:
-    return Offer(source.config.get("vocoder_config", {}).get("sampling_rate", FASTSPEECH2_RATE), [SPEED])
+    return Offer(FASTSPEECH2_RATE, [SPEED])
 
 
 def _bark(source: Source) -> Offer:
@@ -148,6 +148,7 @@ SPEAKERS = {
     "VitsModel": Speaks("omni_transformers.speak.one_shot:Vits", _vits),
     "SpeechT5ForTextToSpeech": Speaks("omni_transformers.speak.one_shot:SpeechT5", _speecht5),
     "FastSpeech2ConformerWithHifiGan": Speaks("omni_transformers.speak.one_shot:FastSpeech2", _fastspeech2),
+    "FastSpeech2ConformerModel": Speaks("omni_transformers.speak.one_shot:FastSpeech2", _fastspeech2),
     "BarkModel": Speaks("omni_transformers.speak.whole:Bark", _bark),
     "SeamlessM4TForTextToSpeech": Speaks("omni_transformers.speak.whole:Seamless", _seamless),
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),

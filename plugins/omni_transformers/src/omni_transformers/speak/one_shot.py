@@ -75,18 +75,23 @@ def _vector(path: Path) -> torch.Tensor:
 
 
 class FastSpeech2(BySentence):
-    """FastSpeech2Conformer with its vocoder."""
+    """FastSpeech2Conformer, with the vocoder of its checkpoint or one of its own."""
+
+    rate = FASTSPEECH2_RATE
 
     def __init__(self, loading: Loading) -> None:
-        self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
-        self.rate = getattr(self._model.config.vocoder_config, "sampling_rate", FASTSPEECH2_RATE)
-        self._speaking = self._model.model.config
+        model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
+        self._model, vocoder = getattr(model, "model", model), getattr(model, "vocoder", None)
+        self._vocoder = vocoder or loading.part(
+            "FastSpeech2ConformerHifiGan", "vocoder", "espnet/fastspeech2_conformer_hifigan"
+        )
+        self._speaking = self._model.config
         self._speed = self._speaking.speaking_speed
 
     def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
         ids = self._tokenizer(sentence, return_tensors="pt")["input_ids"].to(self._model.device)
         self._speaking.speaking_speed = self._speed / asked.given.get("speed", 1.0)  # it multiplies durations
         try:
-            yield self._model(ids, return_dict=True).waveform
+            yield self._vocoder(self._model(ids, return_dict=True).spectrogram)
         finally:
             self._speaking.speaking_speed = self._speed

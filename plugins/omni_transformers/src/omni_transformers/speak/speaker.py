@@ -18,7 +18,7 @@ from omni_transformers.loading import generation_config, load_model
 
 @frozen
 class Loading:
-    """How a speaker is loaded.
+    """The way a speaker is loaded.
 
     Attributes:
         model_path: the checkpoint's folder.
