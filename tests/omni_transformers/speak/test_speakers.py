@@ -81,6 +81,29 @@ def test_a_long_text_is_spoken_sentence_by_sentence(architecture: str) -> None:
     assert set(np.cumsum([len(each) for each in wanted])) <= {*ends}
 
 
+def test_sentences_of_four_requests_in_one_batch_sound_as_alone() -> None:
+    folder = str(checkpoint("VitsModel"))
+    texts = [
+        "Hello there. And a second one, which is of use.",
+        "Yes.",
+        "...!?",
+        "What is a stage, and what is a pipeline of stages?",
+    ]
+    asked = [evolve(say(text, speech={"seed": number, "speed": 1 + number / 4}), metadata={"speaker": str(number % 3)})
+             for number, text in enumerate(texts)]  # fmt: skip
+    scheduler = create_speaker(folder, SPEAKERS["VitsModel"].speaker, max_batch_size=4)
+    with running(scheduler):
+        together = replies(scheduler, asked)
+    figures = scheduler.statistics()  # type: ignore[attr-defined]
+    assert figures["stepped"] > figures["steps"]
+    with running(create_speaker(folder, SPEAKERS["VitsModel"].speaker, max_batch_size=1)) as scheduler:
+        alone = [replies(scheduler, [each])[0] for each in asked]
+    for (streamed, one), (_, other) in zip(alone, together, strict=True):
+        np.testing.assert_allclose(other.samples, one.samples, atol=1e-5)
+        np.testing.assert_array_equal(np.concatenate([np.zeros(0), *(each.samples for each in streamed)]), one.samples)
+    assert [len(streamed) for streamed, _ in together] == [2, 1, 0, 1]
+
+
 LIKE = [each for each in ALL if str(each.values[0]).startswith(("Csm", "Dia", "Higgs", "PocketTTS", "VibeVoice"))]
 
 

@@ -145,7 +145,7 @@ def _vibevoice(source: Source) -> Offer:
 
 
 SPEAKERS = {
-    "VitsModel": Speaks("omni_transformers.speak.one_shot:Vits", _vits),
+    "VitsModel": Speaks("omni_transformers.speak.vits:Vits", _vits),
     "SpeechT5ForTextToSpeech": Speaks("omni_transformers.speak.one_shot:SpeechT5", _speecht5),
     "FastSpeech2ConformerWithHifiGan": Speaks("omni_transformers.speak.one_shot:FastSpeech2", _fastspeech2),
     "FastSpeech2ConformerModel": Speaks("omni_transformers.speak.one_shot:FastSpeech2", _fastspeech2),

@@ -1,45 +1,20 @@
-"""Speakers whose forward makes a sentence in one piece: VITS, SpeechT5, FastSpeech2."""
+"""Speakers that make the spectrogram of a sentence, and its sound by a vocoder: SpeechT5, FastSpeech2."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from omni_core.api import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.speaker import Asked, BySentence, Loading
 from omni_transformers.speak.speaks import FASTSPEECH2_RATE
 from omni_transformers.speak.turns import reported, turn_after
 from omni_transformers.speak.voices import voice_files
-
-
-class Vits(BySentence):
-    """VITS, MMS-TTS."""
-
-    def __init__(self, loading: Loading) -> None:
-        self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
-        self.rate = self._model.config.sampling_rate
-        self._speakers = [str(number) for number in range(self._model.config.num_speakers)]
-        if self._tokenizer.phonemize and find_spec("phonemizer") is None:
-            raise ConfigError(
-                f"{loading.model_path}: its tokenizer needs phonemizer, and the program espeak-ng: pip install phonemizer"
-            )
-
-    def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
-        ids = self._tokenizer(sentence, return_tensors="pt")["input_ids"].to(self._model.device)
-        if not ids.shape[1]:
-            if not any(map(str.isalnum, sentence)):
-                return
-            needs = ": its texts are in Roman letters (pip install uroman)" if self._tokenizer.is_uroman else ""
-            raise InvalidRequestError(f"{sentence[:40]!r} has no character that this model can speak{needs}")
-        rate = self._model.config.speaking_rate * asked.given.get("speed", 1.0)
-        speaker = int(asked.named(self._speakers)) if len(self._speakers) > 1 else None
-        yield self._model(ids, speaking_rate=rate, speaker_id=speaker).waveform[0]
 
 
 class SpeechT5(BySentence):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from omni_core.api import ConfigError, InvalidRequestError, SentenceCutter, did_
 from omni_torch.api import download
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.loading import generation_config, load_model
+from omni_transformers.speak.turns import Noise
 
 
 @frozen
@@ -101,8 +102,8 @@ class Asked:
         return known[wanted.casefold()]
 
 
-class Speaker(ABC):
-    """A loaded model that speaks.
+class Spoken(ABC):
+    """A loaded model that makes sound, one way or the other.
 
     Attributes:
         rate: of its sound, in Hz.
@@ -120,6 +121,10 @@ class Speaker(ABC):
             ConfigError: it cannot be; the message says what to do.
         """
 
+
+class Speaker(Spoken):
+    """A model that speaks piece by piece."""
+
     @abstractmethod
     def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
         """Yield the sound of a request, float ``[n]``, piece by piece; ``None`` lets others have their turn.
@@ -128,17 +133,30 @@ class Speaker(ABC):
         """
 
 
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text; very short ones stay with the next."""
+    cutter = SentenceCutter()
+    return [*cutter.feed(text), *cutter.finish()]
+
+
 class BySentence(Speaker):
     """A model that speaks a sentence in one piece. Long texts are spoken sentence by sentence."""
 
     def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
-        cutter = SentenceCutter()
-        for sentence in [*cutter.feed(asked.text), *cutter.finish()]:
+        for sentence in sentences(asked.text):
             yield from self.say(sentence, asked)
 
     @abstractmethod
     def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
         """Yield the sound of a sentence."""
+
+
+class Together(Spoken):
+    """A model that speaks sentences of several requests in one batch."""
+
+    @abstractmethod
+    def say_all(self, asks: Sequence[tuple[str, Asked]], noises: Sequence[Noise]) -> list[torch.Tensor]:
+        """Return the sound ``[n]`` of each sentence, as if it was alone: with the random numbers of its own request."""
 
 
 def chosen(model: Any, given: dict[str, Any]) -> Any:
