@@ -227,3 +227,11 @@ def test_a_model_without_speech_here_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Pop2PianoForConditionalGeneration"]}))
     with pytest.raises(ConfigError, match="no speech of Pop2PianoForConditionalGeneration yet"):
         interface(read(str(tmp_path)))
+
+
+def test_voices_of_a_checkpoint_that_is_not_here_yet_are_any(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["BarkModel"]}))
+    offered = interface(read(str(tmp_path)))
+    assert offered.voices == []
+    assert offered.voices_from is not None
+    assert offered.check_metadata({"speaker": "v2/en_speaker_6"}) == {"speaker": "v2/en_speaker_6"}

@@ -72,7 +72,7 @@ def _vits(source: Source) -> Offer:
 
 def _speecht5(source: Source) -> Offer:
     rate = source.file("vocoder/config.json").get("sampling_rate", 16_000)
-    return Offer(rate, voices=[*voice_files(source, source.given.voices)])
+    return Offer(rate, voices=[*voice_files(source, source.given.voices)], voices_from="files in voices/")
 
 
 def _fastspeech2(source: Source) -> Offer:
@@ -81,7 +81,7 @@ def _fastspeech2(source: Source) -> Offer:
 
 def _bark(source: Source) -> Offer:
     rate = source.generation.get("sample_rate", 24_000)
-    return Offer(rate, voices=[*bark_presets(source)], default=False)
+    return Offer(rate, voices=[*bark_presets(source)], voices_from="speaker_embeddings_path.json", default=False)
 
 
 def _seamless(source: Source) -> Offer:
@@ -132,7 +132,8 @@ def _pocket(source: Source) -> Offer:
     own = "audio_prompt_dim" not in source.config and codec.get("encoder_config", {}) is not None
     voices = [name for name, file in voice_files(source, source.given.voices).items() if file.suffix == ".safetensors"]
     parameters = _sampling(source.generation, "temperature", "max_new_tokens")
-    return Offer(codec.get("sampling_rate", 24_000), parameters, voices, default=False, reference=own)
+    rate = codec.get("sampling_rate", 24_000)
+    return Offer(rate, parameters, voices, voices_from="files in voices/", default=False, reference=own)
 
 
 def _vibevoice(source: Source) -> Offer:
