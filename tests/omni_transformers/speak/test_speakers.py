@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from attrs import evolve
+from safetensors.torch import save_file
 from tiny_transformers import checkpoint, speakers, speakers_by_frame
 from tiny_transformers.driving import replies, running, say, send
 from tiny_transformers.heard import HEARD
+from transformers import BarkModel, BarkProcessor, PocketTTSProcessor
 
 from omni_core.api import ConfigError, InvalidRequestError, OmniRequest, Scheduler
 from omni_transformers.checkpoints import read
@@ -235,3 +239,48 @@ def test_voices_of_a_checkpoint_that_is_not_here_yet_are_any(tmp_path: Path) -> 
     assert offered.voices == []
     assert offered.voices_from is not None
     assert offered.check_metadata({"speaker": "v2/en_speaker_6"}) == {"speaker": "v2/en_speaker_6"}
+
+
+@pytest.mark.full
+def test_a_preset_of_bark_is_its_own() -> None:
+    folder = checkpoint("BarkModel")
+    asked = evolve(say(TEXTS[0], speech={"seed": 3}), metadata={"speaker": "EN_1"})
+    with running(opened("BarkModel")) as scheduler:
+        [(_, result)] = replies(scheduler, [asked])
+    model, processor = BarkModel.from_pretrained(folder).eval(), BarkProcessor.from_pretrained(folder)
+    torch.manual_seed(3)
+    with torch.inference_mode():
+        wanted = model.generate(**processor(TEXTS[0], voice_preset="en_1"))[0].numpy()
+    np.testing.assert_allclose(result.samples, wanted.clip(-1, 1), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width"),
+    [
+        ("PocketTTSForConditionalGeneration", 4),
+        pytest.param("GradiumPhononTTSForConditionalGeneration", 6, marks=pytest.mark.full),
+    ],
+)
+def test_a_voice_is_a_file_of_latents(architecture: str, width: int, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(architecture), folder)
+    (folder / "voices").mkdir()
+    latents = torch.randn(3, width)
+    save_file({"audio_prompt_latents": latents}, folder / "voices" / "anna.safetensors")
+    save_file({"k": latents, "v": latents + 1}, folder / "voices" / "other.safetensors")
+    offered = interface(read(str(folder)))
+    assert offered.voices == ["anna", "other"]
+    asked = say(TEXTS[0], speech={"seed": 3})
+    with running(create_speaker(str(folder), SPEAKERS[architecture].speaker)) as scheduler:
+        [(_, result)] = replies(scheduler, [evolve(asked, metadata={"speaker": "anna"})])
+        with pytest.raises(InvalidRequestError, match=r"other.safetensors holds no latents"):
+            replies(scheduler, [evolve(asked, metadata={"speaker": "other"})])
+    model = getattr(transformers, architecture).from_pretrained(folder).eval()
+    processor = PocketTTSProcessor.from_pretrained(folder)
+    talk = [{"role": "user", "content": [{"type": "audio"}, {"type": "text", "text": TEXTS[0]}]}]
+    prompt = processor.apply_chat_template(talk, tokenize=False)
+    inputs = processor(text=prompt, audio_prompt_latents=[latents], return_tensors="pt")
+    torch.manual_seed(3)
+    with torch.inference_mode():
+        wanted = processor.decode(model.generate(**inputs)[0]).numpy()
+    np.testing.assert_allclose(result.samples, wanted.clip(-1, 1), atol=1e-4)
