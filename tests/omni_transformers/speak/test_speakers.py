@@ -19,7 +19,7 @@ from tiny_transformers.driving import replies, running, say, send
 from tiny_transformers.heard import HEARD
 from transformers import BarkModel, BarkProcessor, PocketTTSProcessor
 
-from omni_core.api import ConfigError, InvalidRequestError, OmniRequest, Scheduler
+from omni_core.api import ConfigError, InvalidRequestError, OmniRequest, RequestTooLargeError, Scheduler
 from omni_transformers.checkpoints import read
 from omni_transformers.speak.declaration import SPEAKERS, interface, stages
 from omni_transformers.speak.stage import create_speaker
@@ -284,3 +284,21 @@ def test_a_voice_is_a_file_of_latents(architecture: str, width: int, tmp_path: P
     with torch.inference_mode():
         wanted = processor.decode(model.generate(**inputs)[0]).numpy()
     np.testing.assert_allclose(result.samples, wanted.clip(-1, 1), atol=1e-4)
+
+
+def test_without_a_length_the_speech_goes_on_to_the_end_of_the_context(tmp_path: Path) -> None:
+    folder = tmp_path / "csm"
+    shutil.copytree(checkpoint("CsmForConditionalGeneration"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = 40
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = json.loads((folder / "generation_config.json").read_text())
+    del settings["max_new_tokens"]
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    prompt = len("[0]Hello") + 1
+    with running(create_speaker(str(folder), SPEAKERS["CsmForConditionalGeneration"].speaker)) as scheduler:
+        [(streamed, result)] = replies(scheduler, [say("Hello")])
+        with pytest.raises(RequestTooLargeError, match="of the model's 40 positions"):
+            replies(scheduler, [say("Hello" * 8)])
+    assert len(streamed) == 40 - prompt
+    assert result.notices == ["the speech was cut at max_new_tokens"]

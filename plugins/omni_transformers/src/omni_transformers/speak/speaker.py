@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from attrs import field, frozen
 
-from omni_core.api import ConfigError, InvalidRequestError, SentenceCutter, did_you_mean
+from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, SentenceCutter, did_you_mean
 from omni_torch.api import download
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.loading import generation_config, load_model
@@ -159,8 +159,19 @@ class Together(Spoken):
         """Return the sound ``[n]`` of each sentence, as if it was alone: with the random numbers of its own request."""
 
 
-def chosen(model: Any, given: dict[str, Any]) -> Any:
-    """Return a model's generation config with the parameters that a request gives: ``temperature``, ``top_k``, ``max_new_tokens``, ..."""
+CUT = "the speech was cut at max_new_tokens"
+
+
+def chosen(model: Any, given: dict[str, Any], prompt: int = 0, context: int | None = None) -> Any:
+    """Return a model's generation config with the parameters that a request gives: ``temperature``, ``top_k``, ``max_new_tokens``, ...
+
+    Args:
+        prompt: length of the prompt, in positions.
+        context: positions that the model has; the speech ends there at the latest, and not after 20 tokens, as by transformers' default.
+
+    Raises:
+        RequestTooLargeError: the prompt leaves no room for speech.
+    """
     config = generation_config(model)
     for name, value in given.items():
         if name in ("top_k", "top_p", "max_new_tokens", "guidance_scale"):
@@ -169,4 +180,12 @@ def chosen(model: Any, given: dict[str, Any]) -> Any:
         config.max_length = None
     if (temperature := given.get("temperature")) is not None:
         config.do_sample, config.temperature = temperature > 0, temperature or None
+    if context is not None:
+        room = context - prompt
+        if room < 1:
+            raise RequestTooLargeError(
+                f"the text, with that of the voice, has {prompt} of the model's {context} positions; speak it in several requests"
+            )
+        wanted = config.max_new_tokens or (config.max_length - prompt if config.max_length else room)
+        config.max_new_tokens, config.max_length = max(1, min(wanted, room)), None
     return config
