@@ -20,7 +20,7 @@ from tiny_transformers.heard import HEARD
 from transformers import BarkModel, BarkProcessor, PocketTTSProcessor
 
 from omni_core.api import ConfigError, InvalidRequestError, OmniRequest, RequestTooLargeError, Scheduler
-from omni_transformers.checkpoints import read
+from omni_transformers.checkpoints import fetch, read
 from omni_transformers.speak.declaration import SPEAKERS, interface, stages
 from omni_transformers.speak.stage import create_speaker
 
@@ -302,3 +302,16 @@ def test_without_a_length_the_speech_goes_on_to_the_end_of_the_context(tmp_path:
             replies(scheduler, [say("Hello" * 8)])
     assert len(streamed) == 40 - prompt
     assert result.notices == ["the speech was cut at max_new_tokens"]
+
+
+def test_the_vocoder_of_a_hub_id_is_fetched_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(model: str, **given: Any) -> str:
+        asked.append(model)
+        return str(tmp_path)
+
+    monkeypatch.setattr("omni_transformers.checkpoints.download", download)
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["SpeechT5ForTextToSpeech"]}))
+    assert fetch("org/name") == fetch(str(tmp_path)) == str(tmp_path)
+    assert asked == ["org/name", "microsoft/speecht5_hifigan", str(tmp_path)]

@@ -104,8 +104,15 @@ def refusal(folder: str) -> str | None:
 
 
 def fetch(model_path: str) -> str:
-    """Download a checkpoint, if it is a hub id; return its folder."""
-    return download(model_path, files=FILES)
+    """Download a checkpoint, if it is a hub id, and the released vocoder or codec that its model speaks through; return its folder."""
+    folder = download(model_path, files=FILES)
+    if not Path(model_path).expanduser().is_dir():
+        from omni_transformers.speak.speaks import PARTS
+
+        name, usual = PARTS.get(read(folder).architecture.name, ("", ""))
+        if usual and not (Path(folder) / name / "config.json").exists():
+            download(usual)
+    return folder
 
 
 def _installed() -> str:

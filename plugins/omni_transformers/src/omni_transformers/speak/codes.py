@@ -61,7 +61,7 @@ class Dia(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
-        self._codec: Any = loading.part("DacModel", "audio_tokenizer", "descript/dac_44khz")
+        self._codec: Any = loading.part("DacModel")
         self._processor = processor_of(loading, "DiaProcessor", self._codec)
         self.rate = self._codec.config.sampling_rate
         self._reach = reach_of(self._codec.decoder)

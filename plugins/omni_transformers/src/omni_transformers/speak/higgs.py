@@ -29,7 +29,7 @@ class Higgs(Speaker):
     def __init__(self, loading: Loading) -> None:
         CLASSES.setdefault(CODEC, codec_class())
         self._model: Any = loading.model()
-        self._codec: Any = loading.part(CODEC, "audio_tokenizer", "eustlb/higgs-audio-v2-tokenizer")
+        self._codec: Any = loading.part(CODEC)
         self._processor = processor_of(loading, "HiggsAudioV2Processor", self._codec)
         self.rate = self._codec.config.sample_rate
         self._reach = reach_of(self._codec.acoustic_decoder)

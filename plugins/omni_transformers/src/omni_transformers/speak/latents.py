@@ -23,9 +23,7 @@ class PocketTTS(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
-        self._codec: Any = loading.part(
-            "PocketTTSAudioTokenizerModel", "audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"
-        )
+        self._codec: Any = loading.part("PocketTTSAudioTokenizerModel")
         self._processor = processor_of(loading, "PocketTTSProcessor", self._codec)
         self.rate = self._codec.config.sampling_rate
         takes = (

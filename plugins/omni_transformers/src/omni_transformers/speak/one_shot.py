@@ -28,7 +28,7 @@ class SpeechT5(BySentence):
                 "folder: --option voices=..."
             )
         self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
-        self._vocoder = loading.part("SpeechT5HifiGan", "vocoder", "microsoft/speecht5_hifigan")
+        self._vocoder = loading.part("SpeechT5HifiGan")
         self.rate = self._vocoder.config.sampling_rate
         turn_after(self._model.speecht5.decoder.wrapped_decoder)
 
@@ -57,9 +57,7 @@ class FastSpeech2(BySentence):
     def __init__(self, loading: Loading) -> None:
         model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
         self._model, vocoder = getattr(model, "model", model), getattr(model, "vocoder", None)
-        self._vocoder = vocoder or loading.part(
-            "FastSpeech2ConformerHifiGan", "vocoder", "espnet/fastspeech2_conformer_hifigan"
-        )
+        self._vocoder = vocoder or loading.part("FastSpeech2ConformerHifiGan")
         self._speaking = self._model.config
         self._speed = self._speaking.speaking_speed
 

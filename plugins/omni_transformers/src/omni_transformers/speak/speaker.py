@@ -14,6 +14,7 @@ from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError
 from omni_torch.api import download
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.loading import generation_config, load_model
+from omni_transformers.speak.speaks import PARTS
 from omni_transformers.speak.turns import Noise
 
 
@@ -44,7 +45,7 @@ class Loading:
         """Return the model."""
         return load_model(self.model_path, self.dtype, self.device)
 
-    def part(self, architecture: str, name: str, usual: str | None = None) -> Any:
+    def part(self, architecture: str, name: str = "vocoder", usual: str | None = None) -> Any:
         """Return the model of a second checkpoint: the option ``vocoder``, a folder in the checkpoint's, or what is usual.
 
         Args:
@@ -55,18 +56,16 @@ class Loading:
         Raises:
             ConfigError: there is none.
         """
-        path = self.vocoder
-        inside = self.source.folder / name
+        name, usual = PARTS.get(self.source.architecture.name, (name, usual))
+        path, inside = self.vocoder, self.source.folder / name
         if path is None and (inside / "config.json").exists():
             path = str(inside)
-        if path is None:
-            path = usual
-        if path is None:
+        if path is None and usual is None:
             raise ConfigError(
                 f"{self.model_path}: its {name.replace('_', ' ')} is another checkpoint; put it into {inside}, or give its folder or "
                 "hub id: --option vocoder=..."
             )
-        return load_model(download(path), self.dtype, self.device, part=architecture)
+        return load_model(download(path or usual or ""), self.dtype, self.device, part=architecture)
 
 
 @frozen

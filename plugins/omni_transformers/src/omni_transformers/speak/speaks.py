@@ -16,6 +16,16 @@ GROUP = "speech"
 
 MOST_CHARACTERS = 10_000
 
+PARTS = {
+    "SpeechT5ForTextToSpeech": ("vocoder", "microsoft/speecht5_hifigan"),
+    "FastSpeech2ConformerModel": ("vocoder", "espnet/fastspeech2_conformer_hifigan"),
+    "DiaForConditionalGeneration": ("audio_tokenizer", "descript/dac_44khz"),
+    "HiggsAudioV2ForConditionalGeneration": ("audio_tokenizer", "eustlb/higgs-audio-v2-tokenizer"),
+    "PocketTTSForConditionalGeneration": ("audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"),
+    "GradiumPhononTTSForConditionalGeneration": ("audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"),
+}
+"""Vocoders and codecs that are checkpoints of their own, by architecture: the folder in the model's, and the hub id of the released one."""
+
 FASTSPEECH2_RATE = 22_050
 """Hz. Its configs do not say it."""
 
