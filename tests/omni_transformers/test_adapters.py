@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +110,19 @@ def test_two_adapters_for_one_checkpoint_are_an_error(example: Path, folder: Pat
     load_plugins.cache_clear()
     with pytest.raises(ConfigError, match=r"two adapters claim.*codec-llama.*codec-llama-2.*OMNI_DISABLE_PLUGINS"):
         interface(str(folder))
+
+
+def test_offers_are_read_without_torch(example: Path, folder: Path) -> None:
+    program = (
+        "import sys; from omni_transformers.pipeline import interface; print(interface(sys.argv[1]).sample_rate);"
+        "print(*{'torch', 'transformers'} & set(sys.modules))"
+    )
+    paths = os.pathsep.join([*map(str, (example, EXAMPLE)), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert ran.stdout.split() == ["8000"]
