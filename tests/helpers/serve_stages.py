@@ -151,7 +151,8 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
         if word == "explode":
             raise RuntimeError("told to explode")
         yield AudioChunk(pieces[-1], RATE)
-    return AudioResult(np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE)
+    notices = ["it was cut"] if "cut" in payload.data["words"] else []
+    return AudioResult(np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE, notices=notices)
 
 
 def route(request_id: str, payload: StagePayload) -> list[str]:

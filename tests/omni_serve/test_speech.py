@@ -52,6 +52,12 @@ async def test_every_format_as_sound_and_as_events(http: httpx2.AsyncClient, for
     }
 
 
+async def test_the_last_event_says_what_the_speech_lacks(http: httpx2.AsyncClient) -> None:
+    asked = {"model": "tones", "input": "cut", "response_format": "pcm", "stream_format": "sse"}
+    events = await http.post("/v1/audio/speech", json=asked)
+    assert json.loads(events.text.strip().split("data: ")[-1])["notices"] == ["it was cut"]
+
+
 async def test_the_sdk_gets_pcm(client: openai.AsyncOpenAI) -> None:
     answer = await client.audio.speech.create(model="tts-1", voice="default", input="one two", response_format="pcm")
     assert answer.content == SOUND

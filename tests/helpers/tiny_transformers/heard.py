@@ -1,4 +1,4 @@
-"""What transformers itself says: the sound of a text by a model's own call, with a seed, sentence by sentence."""
+"""The sound of a text by transformers itself: by a model's own call, with a seed, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -57,6 +57,12 @@ def _speecht5(model: Any, tokenizer: Any, folder: Path) -> Any:
 @heard("FastSpeech2ConformerWithHifiGan")
 def _fastspeech2(model: Any, tokenizer: Any, folder: Path) -> Any:
     return lambda text: model(**tokenizer(text, return_tensors="pt"), return_dict=True).waveform
+
+
+@heard("FastSpeech2ConformerModel")
+def _fastspeech2_alone(model: Any, tokenizer: Any, folder: Path) -> Any:
+    vocoder = transformers.FastSpeech2ConformerHifiGan.from_pretrained(folder / "vocoder")
+    return lambda text: vocoder(model(**tokenizer(text, return_tensors="pt"), return_dict=True).spectrogram)
 
 
 @heard("BarkModel")

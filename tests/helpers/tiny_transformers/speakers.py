@@ -35,7 +35,7 @@ from transformers import (
     VitsTokenizer,
 )
 
-from tiny_transformers import byte_tokenizer, maker
+from tiny_transformers import byte_tokenizer, checkpoint, maker
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz'-"
 
@@ -113,6 +113,14 @@ def fastspeech2(folder: Path) -> None:
         made.model.duration_predictor.linear.bias.fill_(1.2)
     audible(made, "vocoder.conv_pre", "vocoder.conv_post", by=20.0)
     made.save_pretrained(folder)
+    byte_tokenizer(template=None).save_pretrained(folder)
+
+
+@maker("FastSpeech2ConformerModel")
+def fastspeech2_alone(folder: Path) -> None:
+    whole = FastSpeech2ConformerWithHifiGan.from_pretrained(checkpoint("FastSpeech2ConformerWithHifiGan"))
+    whole.model.save_pretrained(folder)
+    whole.vocoder.save_pretrained(folder / "vocoder")
     byte_tokenizer(template=None).save_pretrained(folder)
 
 

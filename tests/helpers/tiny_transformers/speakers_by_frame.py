@@ -136,6 +136,7 @@ def _pocket(folder: Path, config: type, kind: type, **fields: object) -> None:
         "latent_dim": 4,
         "pad_token_id": 256,
         "initializer_range": 0.3,
+        "frame_rate": 2.0,
     }
     ids = {"audio_prompt_token_id": 259, "audio_latent_token_id": 260, "audio_bos_token_id": 261}
     model = kind(config(**sizes, **ids, **fields, flow_head_config=head))

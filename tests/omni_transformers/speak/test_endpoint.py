@@ -17,7 +17,6 @@ from tiny_transformers.heard import HEARD
 from omni_core import open_async
 from omni_core.cli.main import omni
 from omni_serve import Settings, create_app
-from omni_serve.encoders import pcm16
 from omni_transformers.pipeline import transformers
 from omni_transformers.speak.declaration import SPEAKERS
 
@@ -42,7 +41,7 @@ async def test_the_sdk_gets_the_sound_as_wav_and_as_pcm(architecture: str) -> No
     assert len(samples) == len(wanted)
     np.testing.assert_allclose(samples, wanted.clip(-1, 1), atol=2e-4)
     if rate == 24_000:
-        assert pcm.content == pcm16(samples)
+        assert pcm.content == wav.content[44:]
     assert len(pcm.content) / 2 == pytest.approx(len(samples) * 24_000 / rate, abs=2)
 
 

@@ -148,7 +148,7 @@ class ParameterNames:
 
     @property
     def paces(self) -> bool:
-        """Whether the pipeline speaks faster or slower itself: a group of its parameters has ``speed``."""
+        """True if the pipeline speaks faster or slower itself: a group of its parameters has ``speed``."""
         return self._speed is not None
 
     def pace(self, params: dict[str, Any], speed: float, where: str = "speed") -> None:

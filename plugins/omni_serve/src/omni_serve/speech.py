@@ -163,4 +163,7 @@ async def as_events(call: Call, pieces: AsyncGenerator[bytes]) -> AsyncGenerator
         async for piece in pieces:
             data = base64.b64encode(piece).decode()
             yield b'event: speech.audio.delta\ndata: {"type":"speech.audio.delta","audio":"' + data.encode() + b'"}\n\n'
-    yield event({"type": "speech.audio.done", "usage": of_tokens(call.usage)}, "speech.audio.done")
+    done: dict[str, Any] = {"type": "speech.audio.done", "usage": of_tokens(call.usage)}
+    if call.notices:
+        done["notices"] = call.notices
+    yield event(done, "speech.audio.done")

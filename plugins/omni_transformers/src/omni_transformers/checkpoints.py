@@ -106,8 +106,20 @@ def refusal(folder: str) -> str | None:
 
 
 def fetch(model_path: str) -> str:
-    """Download a checkpoint, if it is a hub id; return its folder, or that of a GGUF file."""
-    return folder_of(model_path) if is_gguf(model_path) else download(model_path, files=FILES)
+    """Download a checkpoint, if it is a hub id, and the released vocoder or codec that its model speaks through; return its folder.
+
+    Of a GGUF file it is that of its config and tokenizer.
+    """
+    if is_gguf(model_path):
+        return folder_of(model_path)
+    folder = download(model_path, files=FILES)
+    if not Path(model_path).expanduser().is_dir():
+        from omni_transformers.speak.speaks import PARTS
+
+        name, usual = PARTS.get(read(folder).architecture.name, ("", ""))
+        if usual and not (Path(folder) / name / "config.json").exists():
+            download(usual)
+    return folder
 
 
 def _installed() -> str:

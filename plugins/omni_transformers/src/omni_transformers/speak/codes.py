@@ -11,10 +11,8 @@ from omni_core.api import RequestTooLargeError
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.decoding import Causal, Windows, reach_of
 from omni_transformers.speak.parts import processor_of
-from omni_transformers.speak.speaker import Asked, Loading, Speaker, chosen
+from omni_transformers.speak.speaker import CUT, Asked, Loading, Speaker, chosen
 from omni_transformers.speak.turns import Frames, reported
-
-CUT = "the speech was cut at max_new_tokens"
 
 
 class Csm(Speaker):
@@ -40,7 +38,7 @@ class Csm(Speaker):
         inputs = self._processor(text=text, audio=sounds, add_special_tokens=False, return_tensors="pt").to(
             model.device
         )
-        config = chosen(model, asked.given)
+        config = chosen(model, asked.given, inputs["input_ids"].shape[1], model.config.max_position_embeddings)
         call = {"generation_config": config, "streamer": Frames(), **inputs}
         sound = Causal(
             codec.decoder, lambda codes, past: codec.decode(codes, decoder_past_key_values=past, use_cache=True)
@@ -63,7 +61,7 @@ class Dia(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
-        self._codec: Any = loading.part("DacModel", "audio_tokenizer", "descript/dac_44khz")
+        self._codec: Any = loading.part("DacModel")
         self._processor = processor_of(loading, "DiaProcessor", self._codec)
         self.rate = self._codec.config.sampling_rate
         self._reach = reach_of(self._codec.decoder)
@@ -88,6 +86,8 @@ class Dia(Speaker):
         mask = inputs["decoder_input_ids"][0]  # what is given of the first frames; elsewhere the padding
         begin = len(mask) - max(delays)
         config = chosen(model, asked.given)
+        if not config.max_new_tokens and not config.max_length:
+            config.max_length = model.config.decoder_config.max_position_embeddings - max(delays)
         call = {"generation_config": config, "streamer": Frames(), **inputs}
         sound = Windows(
             lambda codes: codec.decode(audio_codes=codes[None]).audio_values[0], codec.config.hop_length, self._reach

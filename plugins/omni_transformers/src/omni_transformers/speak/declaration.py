@@ -72,16 +72,16 @@ def _vits(source: Source) -> Offer:
 
 def _speecht5(source: Source) -> Offer:
     rate = source.file("vocoder/config.json").get("sampling_rate", 16_000)
-    return Offer(rate, voices=[*voice_files(source, source.given.voices)])
+    return Offer(rate, voices=[*voice_files(source, source.given.voices)], voices_from="files in voices/")
 
 
 def _fastspeech2(source: Source) -> Offer:
-    return Offer(source.config.get("vocoder_config", {}).get("sampling_rate", FASTSPEECH2_RATE), [SPEED])
+    return Offer(FASTSPEECH2_RATE, [SPEED])
 
 
 def _bark(source: Source) -> Offer:
     rate = source.generation.get("sample_rate", 24_000)
-    return Offer(rate, voices=[*bark_presets(source)], default=False)
+    return Offer(rate, voices=[*bark_presets(source)], voices_from="speaker_embeddings_path.json", default=False)
 
 
 def _seamless(source: Source) -> Offer:
@@ -132,7 +132,8 @@ def _pocket(source: Source) -> Offer:
     own = "audio_prompt_dim" not in source.config and codec.get("encoder_config", {}) is not None
     voices = [name for name, file in voice_files(source, source.given.voices).items() if file.suffix == ".safetensors"]
     parameters = _sampling(source.generation, "temperature", "max_new_tokens")
-    return Offer(codec.get("sampling_rate", 24_000), parameters, voices, default=False, reference=own)
+    rate = codec.get("sampling_rate", 24_000)
+    return Offer(rate, parameters, voices, voices_from="files in voices/", default=False, reference=own)
 
 
 def _vibevoice(source: Source) -> Offer:
@@ -145,9 +146,10 @@ def _vibevoice(source: Source) -> Offer:
 
 
 SPEAKERS = {
-    "VitsModel": Speaks("omni_transformers.speak.one_shot:Vits", _vits),
+    "VitsModel": Speaks("omni_transformers.speak.vits:Vits", _vits),
     "SpeechT5ForTextToSpeech": Speaks("omni_transformers.speak.one_shot:SpeechT5", _speecht5),
     "FastSpeech2ConformerWithHifiGan": Speaks("omni_transformers.speak.one_shot:FastSpeech2", _fastspeech2),
+    "FastSpeech2ConformerModel": Speaks("omni_transformers.speak.one_shot:FastSpeech2", _fastspeech2),
     "BarkModel": Speaks("omni_transformers.speak.whole:Bark", _bark),
     "SeamlessM4TForTextToSpeech": Speaks("omni_transformers.speak.whole:Seamless", _seamless),
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from omni_transformers.loading import CLASSES
-from omni_transformers.speak.codes import CUT
 from omni_transformers.speak.decoding import Windows, reach_of
 from omni_transformers.speak.parts import processor_of
-from omni_transformers.speak.speaker import Asked, Loading, Speaker, chosen
+from omni_transformers.speak.speaker import CUT, Asked, Loading, Speaker, chosen
 from omni_transformers.speak.turns import report, reported, watch
 
 CODEC = "HiggsAudioV2TokenizerModel"
@@ -30,7 +29,7 @@ class Higgs(Speaker):
     def __init__(self, loading: Loading) -> None:
         CLASSES.setdefault(CODEC, codec_class())
         self._model: Any = loading.model()
-        self._codec: Any = loading.part(CODEC, "audio_tokenizer", "eustlb/higgs-audio-v2-tokenizer")
+        self._codec: Any = loading.part(CODEC)
         self._processor = processor_of(loading, "HiggsAudioV2Processor", self._codec)
         self.rate = self._codec.config.sample_rate
         self._reach = reach_of(self._codec.acoustic_decoder)
@@ -48,7 +47,7 @@ class Higgs(Speaker):
         messages = [{"role": role, "content": [{"type": kind, kind: value}]} for role, kind, value in talk]
         text = self._processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         inputs = self._processor(text=text, audio=sounds, return_tensors="pt").to(model.device)
-        config = chosen(model, asked.given)
+        config = chosen(model, asked.given, inputs["input_ids"].shape[1], model.config.max_position_embeddings)
         most, books = model.config.audio_stream_bos_id - 1, model.config.num_codebooks
         hop = codec.config.hop_length
         sound = Windows(lambda codes: codec.decode(codes[None]).audio_values.reshape(-1), hop, self._reach)

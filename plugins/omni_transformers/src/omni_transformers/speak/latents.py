@@ -13,7 +13,7 @@ from omni_core.api import ConfigError, InvalidRequestError
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.decoding import Causal
 from omni_transformers.speak.parts import processor_of
-from omni_transformers.speak.speaker import Asked, Loading, Speaker, chosen
+from omni_transformers.speak.speaker import CUT, Asked, Loading, Speaker, chosen
 from omni_transformers.speak.turns import report_results, reported
 from omni_transformers.speak.voices import voice_files
 
@@ -23,9 +23,7 @@ class PocketTTS(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
-        self._codec: Any = loading.part(
-            "PocketTTSAudioTokenizerModel", "audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"
-        )
+        self._codec: Any = loading.part("PocketTTSAudioTokenizerModel")
         self._processor = processor_of(loading, "PocketTTSProcessor", self._codec)
         self.rate = self._codec.config.sampling_rate
         takes = (
@@ -101,7 +99,14 @@ class VibeVoice(Speaker):
             sounds = {"audio": [asked.reference[0]], "audio_kwargs": {"sampling_rate": self.rate}}
         text = self._processor.apply_chat_template([{"role": asked.voice or "0", "content": content}], tokenize=False)
         inputs = self._processor(text=[text], return_tensors="pt", **sounds).to(model.device, model.dtype)
-        call = {"generation_config": chosen(model, asked.given), **inputs}
+        context = model.config.text_config.max_position_embeddings
+        config = chosen(model, asked.given, inputs["input_ids"].shape[1], context)
+        call = {"generation_config": config, **inputs}
         if "steps" in asked.given:
             call["num_diffusion_steps"] = asked.given["steps"]
-        yield from reported(lambda: model.generate(**call))
+        frames = 0
+        for samples in reported(lambda: model.generate(**call)):
+            frames += 1
+            yield samples
+        if frames == config.max_new_tokens:
+            asked.notices.append(CUT)

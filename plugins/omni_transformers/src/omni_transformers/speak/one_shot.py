@@ -1,4 +1,4 @@
-"""Speakers whose forward makes a sentence in one piece: VITS, SpeechT5, FastSpeech2."""
+"""Speakers that make the spectrogram of a sentence, and its sound by a vocoder: SpeechT5, FastSpeech2."""
 
 from __future__ import annotations
 
@@ -9,39 +9,12 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from omni_core.api import ConfigError, InvalidRequestError
+from omni_core.api import ConfigError
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.speaker import Asked, BySentence, Loading
 from omni_transformers.speak.speaks import FASTSPEECH2_RATE
 from omni_transformers.speak.turns import reported, turn_after
 from omni_transformers.speak.voices import voice_files
-
-
-class Vits(BySentence):
-    """VITS, MMS-TTS."""
-
-    def __init__(self, loading: Loading) -> None:
-        self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
-        self.rate = self._model.config.sampling_rate
-        self._speakers = [str(number) for number in range(self._model.config.num_speakers)]
-        if self._tokenizer.phonemize:
-            try:
-                import phonemizer  # noqa: F401
-            except ImportError:
-                raise ConfigError(
-                    f"{loading.model_path}: its tokenizer needs phonemizer, and the program espeak-ng: pip install phonemizer"
-                ) from None
-
-    def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
-        ids = self._tokenizer(sentence, return_tensors="pt")["input_ids"].to(self._model.device)
-        if not ids.shape[1]:
-            if not any(map(str.isalnum, sentence)):
-                return
-            needs = ": its texts are in Roman letters (pip install uroman)" if self._tokenizer.is_uroman else ""
-            raise InvalidRequestError(f"{sentence[:40]!r} has no character that this model can speak{needs}")
-        rate = self._model.config.speaking_rate * asked.given.get("speed", 1.0)
-        speaker = int(asked.named(self._speakers)) if len(self._speakers) > 1 else None
-        yield self._model(ids, speaking_rate=rate, speaker_id=speaker).waveform[0]
 
 
 class SpeechT5(BySentence):
@@ -55,7 +28,7 @@ class SpeechT5(BySentence):
                 "folder: --option voices=..."
             )
         self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
-        self._vocoder = loading.part("SpeechT5HifiGan", "vocoder", "microsoft/speecht5_hifigan")
+        self._vocoder = loading.part("SpeechT5HifiGan")
         self.rate = self._vocoder.config.sampling_rate
         turn_after(self._model.speecht5.decoder.wrapped_decoder)
 
@@ -77,18 +50,21 @@ def _vector(path: Path) -> torch.Tensor:
 
 
 class FastSpeech2(BySentence):
-    """FastSpeech2Conformer with its vocoder."""
+    """FastSpeech2Conformer, with the vocoder of its checkpoint or one of its own."""
+
+    rate = FASTSPEECH2_RATE
 
     def __init__(self, loading: Loading) -> None:
-        self._model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
-        self.rate = getattr(self._model.config.vocoder_config, "sampling_rate", FASTSPEECH2_RATE)
-        self._speaking = self._model.model.config
+        model, self._tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
+        self._model, vocoder = getattr(model, "model", model), getattr(model, "vocoder", None)
+        self._vocoder = vocoder or loading.part("FastSpeech2ConformerHifiGan")
+        self._speaking = self._model.config
         self._speed = self._speaking.speaking_speed
 
     def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
         ids = self._tokenizer(sentence, return_tensors="pt")["input_ids"].to(self._model.device)
         self._speaking.speaking_speed = self._speed / asked.given.get("speed", 1.0)  # it multiplies durations
         try:
-            yield self._model(ids, return_dict=True).waveform
+            yield self._vocoder(self._model(ids, return_dict=True).spectrogram)
         finally:
             self._speaking.speaking_speed = self._speed

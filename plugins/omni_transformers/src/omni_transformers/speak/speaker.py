@@ -1,24 +1,26 @@
-"""What a model that speaks is to its stage: a generator of pieces of sound."""
+"""The contract between a model that speaks and its stage: a generator of pieces of sound."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from attrs import field, frozen
 
-from omni_core.api import ConfigError, InvalidRequestError, SentenceCutter, did_you_mean
+from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, SentenceCutter, did_you_mean
 from omni_torch.api import download
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.loading import generation_config, load_model
+from omni_transformers.speak.speaks import PARTS
+from omni_transformers.speak.turns import Noise
 
 
 @frozen
 class Loading:
-    """How a speaker is loaded.
+    """The way a speaker is loaded.
 
     Attributes:
         model_path: the checkpoint's folder.
@@ -43,7 +45,7 @@ class Loading:
         """Return the model."""
         return load_model(self.model_path, self.dtype, self.device)
 
-    def part(self, architecture: str, name: str, usual: str | None = None) -> Any:
+    def part(self, architecture: str, name: str = "vocoder", usual: str | None = None) -> Any:
         """Return the model of a second checkpoint: the option ``vocoder``, a folder in the checkpoint's, or what is usual.
 
         Args:
@@ -54,18 +56,16 @@ class Loading:
         Raises:
             ConfigError: there is none.
         """
-        path = self.vocoder
-        inside = self.source.folder / name
+        name, usual = PARTS.get(self.source.architecture.name, (name, usual))
+        path, inside = self.vocoder, self.source.folder / name
         if path is None and (inside / "config.json").exists():
             path = str(inside)
-        if path is None:
-            path = usual
-        if path is None:
+        if path is None and usual is None:
             raise ConfigError(
                 f"{self.model_path}: its {name.replace('_', ' ')} is another checkpoint; put it into {inside}, or give its folder or "
                 "hub id: --option vocoder=..."
             )
-        return load_model(download(path), self.dtype, self.device, part=architecture)
+        return load_model(download(path or usual or ""), self.dtype, self.device, part=architecture)
 
 
 @frozen
@@ -101,8 +101,8 @@ class Asked:
         return known[wanted.casefold()]
 
 
-class Speaker(ABC):
-    """A loaded model that speaks.
+class Spoken(ABC):
+    """A loaded model that makes sound, one way or the other.
 
     Attributes:
         rate: of its sound, in Hz.
@@ -120,6 +120,10 @@ class Speaker(ABC):
             ConfigError: it cannot be; the message says what to do.
         """
 
+
+class Speaker(Spoken):
+    """A model that speaks piece by piece."""
+
     @abstractmethod
     def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
         """Yield the sound of a request, float ``[n]``, piece by piece; ``None`` lets others have their turn.
@@ -128,12 +132,17 @@ class Speaker(ABC):
         """
 
 
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text; very short ones stay with the next."""
+    cutter = SentenceCutter()
+    return [*cutter.feed(text), *cutter.finish()]
+
+
 class BySentence(Speaker):
     """A model that speaks a sentence in one piece. Long texts are spoken sentence by sentence."""
 
     def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
-        cutter = SentenceCutter()
-        for sentence in [*cutter.feed(asked.text), *cutter.finish()]:
+        for sentence in sentences(asked.text):
             yield from self.say(sentence, asked)
 
     @abstractmethod
@@ -141,8 +150,27 @@ class BySentence(Speaker):
         """Yield the sound of a sentence."""
 
 
-def chosen(model: Any, given: dict[str, Any]) -> Any:
-    """Return a model's generation config with the parameters that a request gives: ``temperature``, ``top_k``, ``max_new_tokens``, ..."""
+class Together(Spoken):
+    """A model that speaks sentences of several requests in one batch."""
+
+    @abstractmethod
+    def say_all(self, asks: Sequence[tuple[str, Asked]], noises: Sequence[Noise]) -> list[torch.Tensor]:
+        """Return the sound ``[n]`` of each sentence, as if it was alone: with the random numbers of its own request."""
+
+
+CUT = "the speech was cut at max_new_tokens"
+
+
+def chosen(model: Any, given: dict[str, Any], prompt: int = 0, context: int | None = None) -> Any:
+    """Return a model's generation config with the parameters that a request gives: ``temperature``, ``top_k``, ``max_new_tokens``, ...
+
+    Args:
+        prompt: length of the prompt, in positions.
+        context: positions that the model has; the speech ends there at the latest, and not after 20 tokens, as by transformers' default.
+
+    Raises:
+        RequestTooLargeError: the prompt leaves no room for speech.
+    """
     config = generation_config(model)
     for name, value in given.items():
         if name in ("top_k", "top_p", "max_new_tokens", "guidance_scale"):
@@ -151,4 +179,12 @@ def chosen(model: Any, given: dict[str, Any]) -> Any:
         config.max_length = None
     if (temperature := given.get("temperature")) is not None:
         config.do_sample, config.temperature = temperature > 0, temperature or None
+    if context is not None:
+        room = context - prompt
+        if room < 1:
+            raise RequestTooLargeError(
+                f"the text, with that of the voice, has {prompt} of the model's {context} positions; speak it in several requests"
+            )
+        wanted = config.max_new_tokens or (config.max_length - prompt if config.max_length else room)
+        config.max_new_tokens, config.max_length = max(1, min(wanted, room)), None
     return config

@@ -1,4 +1,4 @@
-"""What a model that speaks offers, and its stage. Light: imports neither torch nor transformers."""
+"""The offer of a model that speaks, and its stage. Light: imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,29 @@ GROUP = "speech"
 
 MOST_CHARACTERS = 10_000
 
+PARTS = {
+    "SpeechT5ForTextToSpeech": ("vocoder", "microsoft/speecht5_hifigan"),
+    "FastSpeech2ConformerModel": ("vocoder", "espnet/fastspeech2_conformer_hifigan"),
+    "DiaForConditionalGeneration": ("audio_tokenizer", "descript/dac_44khz"),
+    "HiggsAudioV2ForConditionalGeneration": ("audio_tokenizer", "eustlb/higgs-audio-v2-tokenizer"),
+    "PocketTTSForConditionalGeneration": ("audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"),
+    "GradiumPhononTTSForConditionalGeneration": ("audio_tokenizer", "eustlb/pocket-tts-audio-tokenizer"),
+}
+"""Vocoders and codecs that are checkpoints of their own, by architecture: the folder in the model's, and the hub id of the released one."""
+
 FASTSPEECH2_RATE = 22_050
 """Hz. Its configs do not say it."""
 
 
 @frozen
 class Offer:
-    """What a checkpoint that speaks offers.
+    """The offer of a checkpoint that speaks.
 
     Attributes:
         sample_rate: in Hz.
         parameters: of a request, beside the seed.
         voices: names.
+        voices_from: where they come from, if the checkpoint's files hold them: of a hub id that was not downloaded yet, none are known.
         default: the first is the default; false: without a name, the model chooses a voice.
         reference: it speaks with the voice of a recording.
         reference_text: that needs the words that are said in it.
@@ -37,6 +48,7 @@ class Offer:
     sample_rate: int
     parameters: list[Parameter] = field(factory=list)
     voices: list[str] = field(factory=list)
+    voices_from: str | None = None
     default: bool = True
     reference: bool = False
     reference_text: bool = False
@@ -60,8 +72,8 @@ class Speaks:
         offer = self.offer(source)
         seed = Parameter(SEED, "integer", "sampling seed; random by default", minimum=0, maximum=2**63 - 1)
         metadata = []
-        if offer.voices:
-            default = offer.voices[0] if offer.default else None
+        if offer.voices or offer.voices_from:
+            default = offer.voices[0] if offer.voices and offer.default else None
             metadata = [Parameter(VOICE, "string", "the voice", default, choices=offer.voices)]
         return Interface(
             roles={SPEECH: GROUP},
@@ -71,6 +83,7 @@ class Speaks:
             metadata=metadata,
             limits={"max_characters": offer.most_characters},
             voices=offer.voices,
+            voices_from=None if offer.voices else offer.voices_from,
             sample_rate=offer.sample_rate,
             reference_text=offer.reference_text,
         )

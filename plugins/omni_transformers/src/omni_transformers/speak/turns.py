@@ -94,6 +94,17 @@ class Noise:
                 torch.manual_seed(seed)
             self._save()
 
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the next normal numbers, as ``torch.randn_like`` draws them."""
+        with self():
+            return torch.randn_like(tensor)
+
+    def copy(self) -> Noise:
+        """Return one that draws the same numbers from here on."""
+        made = object.__new__(Noise)
+        made._gpus, made._states = self._gpus, self._states
+        return made
+
     def _kept(self) -> Any:
         return torch.random.fork_rng(self._gpus, device_type="cuda")
 

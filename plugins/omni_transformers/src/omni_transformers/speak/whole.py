@@ -20,6 +20,9 @@ _PROMPTS = ("semantic_prompt", "coarse_prompt", "fine_prompt")
 _MOST = 256
 """Tokens of a sentence; Bark's own code drops what is more."""
 
+_MUSIC = 1500
+"""Frames that MusicGen makes where nothing says how many: 30 seconds, for which it was trained."""
+
 
 class Bark(BySentence):
     """Bark, with the voice presets of its folder."""
@@ -98,6 +101,9 @@ class MusicGen(Speaker):
 
     def speak(self, asked: Asked) -> Iterator[torch.Tensor | None]:
         inputs = self._tokenizer(asked.text, return_tensors="pt").to(self._model.device)
-        call = {"generation_config": chosen(self._model, asked.given), **inputs}
+        config = chosen(self._model, asked.given)
+        if not config.max_new_tokens and not config.max_length:
+            config.max_new_tokens = _MUSIC
+        call = {"generation_config": config, **inputs}
         sound = yield from reported(lambda: self._model.generate(**call))
         yield sound[0].mean(0)  # of a stereo model, both channels
