@@ -90,6 +90,11 @@ def fetch(model_path: str) -> str:
     return download(model_path, files=FILES)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that says something."""
+    return next((each for each in str(error).splitlines() if each.strip()), type(error).__name__).strip()
+
+
 def _installed() -> str:
     try:
         return metadata.version("transformers")

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from transformers import GenerationConfig
 
 from omni_core.api import ConfigError
 from omni_torch.api import load_checked
-from omni_transformers.checkpoints import read
+from omni_transformers.checkpoints import first_line, read
+from omni_transformers.pictures import stand_in
+
+stand_in()
+
+import transformers  # noqa: E402 (it looks for torchvision when it is imported)
+from transformers import GenerationConfig  # noqa: E402
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -81,17 +85,13 @@ def load_processor(model_path: str) -> Any:
         return transformers.AutoProcessor.from_pretrained(model_path, **_LOCAL)
     except ImportError as error:
         raise ConfigError(
-            f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}"
+            f"{model_path}: its processor needs a package that is not installed: {first_line(error)}"
         ) from error
     except Exception as error:
-        raise ConfigError(f"{model_path}: its processor cannot be read: {_first_line(error)}") from error
+        raise ConfigError(f"{model_path}: its processor cannot be read: {first_line(error)}") from error
 
 
 _PROCESSORS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json", "tokenizer.json")
-
-
-def _first_line(error: BaseException) -> str:
-    return next((each for each in str(error).splitlines() if each.strip()), type(error).__name__).strip()
 
 
 def generation_config(model: Any) -> GenerationConfig:

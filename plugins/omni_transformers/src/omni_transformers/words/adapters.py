@@ -1,0 +1,32 @@
+"""Prompts of models whose processors leave a part of them to their users, by the names of their architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from omni_transformers.words.messages import Conversation
+from omni_transformers.words.prompts import Prompts
+
+PROMPTS: dict[str, Callable[[Prompts, Conversation], Any]] = {}
+"""Makes the inputs of a conversation."""
+
+
+def prompt(*architectures: str) -> Callable[[Callable[[Prompts, Conversation], Any]], Any]:
+    """Register the decorated function."""
+
+    def register(write: Callable[[Prompts, Conversation], Any]) -> Any:
+        PROMPTS.update(dict.fromkeys(architectures, write))
+        return write
+
+    return register
+
+
+@prompt("VisionEncoderDecoderModel")
+def behind_the_picture(prompts: Prompts, conversation: Conversation) -> Any:
+    """The text, special tokens and all, is what the decoder begins with: the task."""
+    found = prompts.processor(images=conversation.pictures, return_tensors="pt")
+    if conversation.text:
+        ids = prompts.tokenizer(conversation.text, add_special_tokens=False, return_tensors="pt").input_ids
+        found["decoder_input_ids"] = ids
+    return found

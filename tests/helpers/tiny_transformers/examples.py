@@ -1,0 +1,109 @@
+"""Requests with media, and what transformers' own ``generate()`` answers to them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from tiny_transformers import checkpoint
+from tiny_transformers.driving import replies, running
+
+from omni_core.api import OmniRequest
+from omni_transformers.architectures import table
+from omni_transformers.loading import load_processor
+from omni_transformers.words.steps import create_writer
+
+TOKENS = 12
+
+
+@cache
+def media(kind: str, number: int = 0) -> Any:
+    """Return a sound at 16 kHz, a picture ``[H, W, 3]`` or frames ``[T, H, W, 3]``; equal numbers give equal ones."""
+    random = np.random.default_rng(number)
+    if kind == "audio":
+        return random.normal(0, 0.1, 8000 + 1600 * number).astype(np.float32)
+    shape = (40 + 8 * number, 48, 3) if kind == "image" else (4 + 2 * number, 40, 48, 3)
+    return random.integers(0, 255, shape, dtype=np.uint8)
+
+
+def part(kind: str, number: int = 0) -> dict[str, Any]:
+    """Return a part of a message."""
+    value = media(kind, number)
+    named = {"audio": {"samples": value, "sample_rate": 16_000}, "image": {"image": value}, "video": {"frames": value}}
+    return {"type": kind, **named[kind]}
+
+
+def conversations(kinds: list[str]) -> list[list[dict[str, Any]]]:
+    """Return the contents of four messages: media of each kind with a text, and a text alone where the last of the kinds is text."""
+    found = [
+        [part(kind, number), {"type": "text", "text": text}]
+        for number, (kind, text) in enumerate(zip((kinds * 4)[:4], ("What?", "ä 日本", "Say it", "x"), strict=True))
+        if kind != "text"
+    ]
+    return found + ([[{"type": "text", "text": "Hello"}]] if "text" in kinds else [])
+
+
+def asked(content: list[dict[str, Any]]) -> OmniRequest:
+    """Return a request of one message."""
+    return OmniRequest({"messages": [{"role": "user", "content": content}]}, {"answer": {"max_new_tokens": TOKENS}})
+
+
+def as_transformers_reads(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return parts as chat templates read them."""
+    read = {"audio": lambda each: each["samples"], "image": lambda each: Image.fromarray(each["image"]), "video": lambda each: each["frames"]}
+    return [
+        each if each["type"] == "text" else {"type": each["type"], each["type"]: read[each["type"]](each)} for each in content
+    ]  # fmt: skip
+
+
+def times(parts: list[dict[str, Any]], processor: Any) -> dict[str, Any]:
+    """Return the settings by which a processor takes frames as they are."""
+    counts = [len(each["video"]) for each in parts if each["type"] == "video"]
+    if not counts:
+        return {}
+    own = processor.video_processor
+    fps = getattr(own, "fps", None) or (30.0 if getattr(own, "num_frames", None) else 2.0)
+    metadata = [
+        {"total_num_frames": count, "fps": fps, "duration": count / fps, "frames_indices": list(range(count))} for count in counts
+    ]  # fmt: skip
+    return {"do_sample_frames": False, "video_metadata": metadata}
+
+
+def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
+    """Return the ids of transformers' own greedy ``generate()`` on the processor's own output."""
+    folder = checkpoint(name)
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    processor = load_processor(str(folder))
+    parts = as_transformers_reads(content)
+    if getattr(processor, "chat_template", None):
+        inputs = processor.apply_chat_template(
+            [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+            **({"processor_kwargs": {"videos_kwargs": times(parts, processor)}} if hasattr(processor, "tokenizer") else {}),
+        )  # fmt: skip
+    else:
+        text = "".join(each.get("text", "") for each in parts)
+        media = {"image": "images", "audio": "audio", "video": "videos"}
+        marks = "".join(getattr(processor, f"{each['type']}_token", "") for each in parts if each["type"] != "text")
+        given = {media[each["type"]]: [each[each["type"]]] for each in parts if each["type"] != "text"}
+        inputs = processor(text=marks + text, return_tensors="pt", **given)
+    with torch.inference_mode():
+        ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=TOKENS)
+    prompt = 0 if "input_ids" not in inputs or model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    found: list[int] = ids[0, prompt:].tolist()
+    return found[1:] if model.config.is_encoder_decoder else found
+
+
+def check(name: str) -> None:
+    """Compare ids at once with those of :func:`reference`, and streams with texts."""
+    kinds = [each for each in table()[name].inputs if each != "text"] + ["text"]
+    contents = conversations(kinds)
+    with running(create_writer(str(checkpoint(name)))) as scheduler:
+        found = replies(scheduler, [asked(each) for each in contents])
+    for content, (streamed, result) in zip(contents, found, strict=True):
+        assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))
+        assert "".join(each.text for each in streamed) == result.text
+    assert len({tuple(result.token_ids) for _, result in found}) > 1, "all answers are equal"
