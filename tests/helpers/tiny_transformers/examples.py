@@ -87,7 +87,7 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
     else:
         text = "".join(each.get("text", "") for each in parts)
         media = {"image": "images", "audio": "audio", "video": "videos"}
-        marks = "".join(getattr(processor, f"{each['type']}_token", "") for each in parts if each["type"] != "text")
+        marks = "".join(str(getattr(processor, f"{each['type']}_token", "")) for each in parts if each["type"] != "text")
         given = {media[each["type"]]: [each[each["type"]]] for each in parts if each["type"] != "text"}
         inputs = processor(text=marks + text, return_tensors="pt", **given)
     with torch.inference_mode():

@@ -60,7 +60,7 @@ def save(
     architecture: str,
     processor: Any,
     sizes: Mapping[str, Any] | None = None,
-    ids: Mapping[str, str] | None = None,
+    ids: Mapping[str, Any] | None = None,
     config: PreTrainedConfig | None = None,
 ) -> None:
     """Write a checkpoint with random weights.
@@ -72,7 +72,7 @@ def save(
         config: what is shrunk; by default that of the architecture.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    small = shrunk(config or CONFIG_MAPPING[table()[architecture].model_type](), {"vocab_size": 320, **(sizes or {})})
+    small = shrunk(config or CONFIG_MAPPING[table()[architecture].model_type](), {"vocab_size": 320, "tie_word_embeddings": False, **(sizes or {})})
     _number(small, {"pad_token_id": "<pad>", "bos_token_id": "<s>", "eos_token_id": "</s>", **(ids or {})}, tokenizer)
     model = getattr(transformers, architecture)(small).eval()
     with torch.no_grad():  # attention that looks at one position only would hide most mistakes
@@ -84,10 +84,10 @@ def save(
     processor.save_pretrained(folder)
 
 
-def _number(config: PreTrainedConfig, tokens: Mapping[str, str], tokenizer: Any) -> None:
+def _number(config: PreTrainedConfig, tokens: Mapping[str, Any], tokenizer: Any) -> None:
     for name, token in tokens.items():
         if hasattr(config, name) and not callable(getattr(config, name)):
-            setattr(config, name, tokenizer.convert_tokens_to_ids(token))
+            setattr(config, name, tokenizer.convert_tokens_to_ids(token))  # one, or several
     for name in config.sub_configs:
         if isinstance(part := getattr(config, name, None), PreTrainedConfig):
             _number(part, tokens, tokenizer)

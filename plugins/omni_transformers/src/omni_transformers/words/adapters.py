@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from omni_core.api import InvalidRequestError
 from omni_transformers.words.messages import Conversation
 from omni_transformers.words.prompts import Prompts
 
@@ -30,3 +31,16 @@ def behind_the_picture(prompts: Prompts, conversation: Conversation) -> Any:
         ids = prompts.tokenizer(conversation.text, add_special_tokens=False, return_tensors="pt").input_ids
         found["decoder_input_ids"] = ids
     return found
+
+
+@prompt("GotOcr2ForConditionalGeneration")
+def read_off(prompts: Prompts, conversation: Conversation) -> Any:
+    """The processor writes one of the two prompts that the model was trained with."""
+    text = conversation.text.strip()
+    if not conversation.pictures or text not in ("", "OCR", "OCR with format"):
+        raise InvalidRequestError("messages: this model takes pictures, and as a text none, 'OCR' or 'OCR with format'")
+    several = len(conversation.pictures) > 1
+    return prompts.processor(
+        images=[conversation.pictures] if several else conversation.pictures, multi_page=several, format=text.endswith("format"),
+        return_tensors="pt",
+    )  # fmt: skip

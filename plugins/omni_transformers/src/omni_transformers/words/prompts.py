@@ -44,7 +44,7 @@ class Prompts:
             for each in getattr(tokenizer, "added_tokens_decoder", {}).values()
             if each.special or (each.content in template and not each.content.isspace())
         }
-        found |= {getattr(self.processor, f"{kind}_token", None) for kind in ("image", "audio", "video")} - {None}
+        found |= {self.placeholder(kind) for kind in ("image", "audio", "video")}
         longest_first = sorted((each for each in found if each), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first))) if found else None
 
@@ -145,7 +145,8 @@ class Prompts:
 
     def placeholder(self, kind: str) -> str:
         """Return the token that stands for a piece of media in a text; empty where the processor has none."""
-        return str(getattr(self.processor, f"{kind}_token", None) or "")
+        token = getattr(self.processor, f"{kind}_token", None) or ""
+        return str(getattr(token, "content", token))
 
     def spelled(self, conversation: Conversation) -> str | None:
         """Return a special token that a text of the request spells."""

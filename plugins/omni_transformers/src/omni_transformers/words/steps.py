@@ -181,10 +181,13 @@ def create_writer(
 
 
 def _chunks(written: Generator[str | None, None, Text]) -> Generator[TextChunk | None, None, Text]:
-    while True:
-        try:
-            piece = next(written)
-        except StopIteration as end:
-            text: Text = end.value
-            return text
-        yield None if piece is None else TextChunk(piece)
+    try:
+        while True:
+            try:
+                piece = next(written)
+            except StopIteration as end:
+                text: Text = end.value
+                return text
+            yield None if piece is None else TextChunk(piece)
+    finally:
+        written.close()
