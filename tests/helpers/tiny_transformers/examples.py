@@ -15,9 +15,13 @@ from tiny_transformers.driving import replies, running
 from omni_core.api import OmniRequest
 from omni_transformers.architectures import table
 from omni_transformers.loading import load_processor
+from omni_transformers.words.messages import rate_of
 from omni_transformers.words.steps import create_writer
 
 TOKENS = 12
+
+EXTRA: dict[str, dict[str, Any]] = {"VibeVoiceAsrForConditionalGeneration": {"sample": False}}
+"""What the plugin gives a model beside its processor's output."""
 
 
 @cache
@@ -30,17 +34,17 @@ def media(kind: str, number: int = 0) -> Any:
     return random.integers(0, 255, shape, dtype=np.uint8)
 
 
-def part(kind: str, number: int = 0) -> dict[str, Any]:
+def part(kind: str, number: int = 0, rate: int = 16_000) -> dict[str, Any]:
     """Return a part of a message."""
     value = media(kind, number)
-    named = {"audio": {"samples": value, "sample_rate": 16_000}, "image": {"image": value}, "video": {"frames": value}}
+    named = {"audio": {"samples": value, "sample_rate": rate}, "image": {"image": value}, "video": {"frames": value}}
     return {"type": kind, **named[kind]}
 
 
-def conversations(kinds: list[str]) -> list[list[dict[str, Any]]]:
+def conversations(kinds: list[str], rate: int) -> list[list[dict[str, Any]]]:
     """Return the contents of four messages: media of each kind with a text, and a text alone where the last of the kinds is text."""
     found = [
-        [part(kind, number), {"type": "text", "text": text}]
+        [part(kind, number, rate), {"type": "text", "text": text}]
         for number, (kind, text) in enumerate(zip((kinds * 4)[:4], ("What?", "ä 日本", "Say it", "x"), strict=True))
         if kind != "text"
     ]
@@ -85,11 +89,13 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
             **({"processor_kwargs": {"videos_kwargs": times(parts, processor)}} if hasattr(processor, "tokenizer") else {}),
         )  # fmt: skip
     else:
-        text = "".join(each.get("text", "") for each in parts)
-        media = {"image": "images", "audio": "audio", "video": "videos"}
-        marks = "".join(str(getattr(processor, f"{each['type']}_token", "")) for each in parts if each["type"] != "text")
-        given = {media[each["type"]]: [each[each["type"]]] for each in parts if each["type"] != "text"}
-        inputs = processor(text=marks + text, return_tensors="pt", **given)
+        text = "".join(each.get("text") or str(getattr(processor, f"{each['type']}_token", "")) for each in parts)
+        if getattr(getattr(processor, "tokenizer", None), "chat_template", None):
+            text = processor.tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False)
+        named = {"image": "images", "audio": "audio", "video": "videos"}
+        given = {named[each["type"]]: [each[each["type"]]] for each in parts if each["type"] != "text"}
+        inputs = processor(text=text, return_tensors="pt", **given)
+    inputs |= EXTRA.get(name, {})
     with torch.inference_mode():
         ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=TOKENS)
     prompt = 0 if "input_ids" not in inputs or model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
@@ -100,7 +106,7 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
 def check(name: str) -> None:
     """Compare ids at once with those of :func:`reference`, and streams with texts."""
     kinds = [each for each in table()[name].inputs if each != "text"] + ["text"]
-    contents = conversations(kinds)
+    contents = conversations(kinds, rate_of(load_processor(str(checkpoint(name)))))
     with running(create_writer(str(checkpoint(name)))) as scheduler:
         found = replies(scheduler, [asked(each) for each in contents])
     for content, (streamed, result) in zip(contents, found, strict=True):

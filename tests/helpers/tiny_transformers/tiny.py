@@ -41,7 +41,9 @@ def shrunk(config: PreTrainedConfig, sizes: Mapping[str, Any]) -> PreTrainedConf
         if name in fields and name not in parts and (name in sizes or isinstance(fields[name], int)):
             fields[name] = value
     fields |= {name: value for name, value in sizes.items() if name not in parts and name in sizes.get("_own", ())}
-    fields.pop("layer_types", None) if "layer_types" not in sizes else None
+    for name in ("layer_types", "per_layer_config"):  # made anew by the class
+        if name not in sizes:
+            fields.pop(name, None)
     return type(config).from_dict(fields)
 
 

@@ -123,7 +123,7 @@ def _inputs(name: str, model_type: str, kind: str, mapping: str) -> list[str]:
 
 def write() -> None:
     """Write the table from the installed transformers."""
-    from omni_transformers.pictures import stand_in
+    from omni_transformers.stand_ins import stand_in
 
     stand_in()
     import transformers

@@ -11,11 +11,11 @@ import torch
 from omni_core.api import ConfigError
 from omni_torch.api import load_checked
 from omni_transformers.checkpoints import first_line, read
-from omni_transformers.pictures import stand_in
+from omni_transformers.stand_ins import stand_in
 
 stand_in()
 
-import transformers  # noqa: E402 (it looks for torchvision when it is imported)
+import transformers  # noqa: E402 (it looks for torchvision and torchaudio when it is imported)
 from transformers import GenerationConfig  # noqa: E402
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}

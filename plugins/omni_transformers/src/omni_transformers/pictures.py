@@ -1,16 +1,9 @@
-"""What transformers' processors of pictures and videos use of torchvision, where that is not installed: in torch alone, with equal results.
-
-:func:`stand_in` is called before transformers is imported, which looks once for what is there.
-"""
+"""What transformers' processors of pictures and videos use of torchvision: in torch alone, with equal results."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import Enum
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,14 +24,20 @@ class InterpolationMode(Enum):
     LANCZOS = "lanczos"
 
 
+_PILLOW = [InterpolationMode[each] for each in ("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "HAMMING")]
+"""By the numbers that Pillow has for them."""
+
+
 def resize(
     image: torch.Tensor,
     size: int | Sequence[int],
-    interpolation: InterpolationMode = InterpolationMode.BILINEAR,
+    interpolation: InterpolationMode | int = InterpolationMode.BILINEAR,
     max_size: int | None = None,
     antialias: bool | None = True,
 ) -> torch.Tensor:
     """Return pictures ``[..., C, height, width]`` in another size: height and width, or that of the shorter side."""
+    if isinstance(interpolation, int):
+        interpolation = _PILLOW[interpolation]
     old = tuple(image.shape[-2:])
     new = _size(old, [size] if isinstance(size, int) else list(size), max_size)
     if new == old or not image.numel():
@@ -134,29 +133,3 @@ def to_pil_image(image: Any, mode: str | None = None) -> Image.Image:
     if isinstance(image, torch.Tensor):
         image = (image.mul(255).byte() if image.is_floating_point() else image).permute(1, 2, 0).cpu().numpy()
     return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image, mode)
-
-
-_FUNCTIONS = (
-    InterpolationMode, resize, pad, crop, normalize, to_dtype, grayscale_to_rgb, rgb_to_grayscale, pil_to_tensor, to_pil_image
-)  # fmt: skip
-
-_MODULES = (
-    "torchvision", "torchvision.io", "torchvision.transforms", "torchvision.transforms.functional", "torchvision.transforms.v2",
-    "torchvision.transforms.v2.functional",
-)  # fmt: skip
-
-
-def stand_in() -> None:
-    """Offer these functions by the names of torchvision's modules, unless it is installed, or transformers has looked for it already."""
-    if find_spec("torchvision") is not None or "transformers.utils.import_utils" in sys.modules:
-        return
-    for name in _MODULES:
-        module = ModuleType(name, __doc__)
-        module.__spec__, module.__file__, module.__path__ = ModuleSpec(name, None, is_package=True), __file__, []
-        if "transforms" in name:
-            vars(module).update({each.__name__: each for each in _FUNCTIONS})
-        vars(module)["__version__"] = "0.0.0"
-        sys.modules[name] = module
-        parent, _, own = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], own, module)

@@ -44,3 +44,9 @@ def read_off(prompts: Prompts, conversation: Conversation) -> Any:
         images=[conversation.pictures] if several else conversation.pictures, multi_page=several, format=text.endswith("format"),
         return_tensors="pt",
     )  # fmt: skip
+
+
+@prompt("VibeVoiceAsrForConditionalGeneration")
+def without_noise(prompts: Prompts, conversation: Conversation) -> Any:
+    """The noise that its encoder adds would make each answer to a recording another one."""
+    return {**prompts.templated(conversation), "sample": False}

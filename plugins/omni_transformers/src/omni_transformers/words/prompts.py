@@ -115,6 +115,8 @@ class Prompts:
             return self._sanitised(
                 self.processor.apply_chat_template, spelled, messages, **_TENSORS, **named, processor_kwargs=settings
             )
+        if spelled:
+            raise self.refusal(spelled)
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **named)
         begins = self.tokenizer.bos_token is not None and text.startswith(self.tokenizer.bos_token)
         return self.call(conversation, text, add_special_tokens=not begins, **settings)
