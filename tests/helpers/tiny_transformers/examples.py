@@ -17,6 +17,7 @@ from omni_transformers.architectures import table
 from omni_transformers.loading import load_processor
 from omni_transformers.words.messages import rate_of
 from omni_transformers.words.steps import create_writer
+from omni_transformers.words.transcripts import create_recogniser
 
 TOKENS = 12
 
@@ -101,6 +102,33 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
     prompt = 0 if "input_ids" not in inputs or model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     found: list[int] = ids[0, prompt:].tolist()
     return found[1:] if model.config.is_encoder_decoder else found
+
+
+def reference_transcript(name: str, samples: Any) -> str:
+    """Return the text of transformers' own greedy ``generate()`` on the processor's own request."""
+    folder = checkpoint(name)
+    model, processor = getattr(transformers, name).from_pretrained(folder).eval(), load_processor(str(folder))
+    if hasattr(processor, "apply_transcription_request"):
+        inputs = processor.apply_transcription_request(samples, return_tensors="pt")
+    else:
+        inputs = processor(audio=samples, return_tensors="pt")
+    prompt = inputs["input_ids"].shape[1] if "input_ids" in inputs else 1
+    with torch.inference_mode():
+        ids = model.generate(**inputs, **EXTRA.get(name, {}), do_sample=False, max_new_tokens=TOKENS)
+    text: str = processor.tokenizer.decode(ids[0, prompt:], skip_special_tokens=True)
+    return text
+
+
+def check_transcripts(name: str) -> None:
+    """Compare transcripts at once with :func:`reference_transcript`, and streams with texts."""
+    parts = [part("audio", number, rate_of(load_processor(str(checkpoint(name))))) for number in range(4)]
+    with running(create_recogniser(str(checkpoint(name)))) as scheduler:
+        found = replies(scheduler, [asked([each]) for each in parts])
+    for each, (streamed, result) in zip(parts, found, strict=True):
+        assert result.text == reference_transcript(name, each["samples"])
+        assert "".join(chunk.text for chunk in streamed) == result.text
+        assert result.finish_reason == "length" or name.startswith("Kyutai")  # one token for each frame of sound, and no more
+    assert len({result.text for _, result in found}) > 1, "all transcripts are equal"
 
 
 def check(name: str) -> None:

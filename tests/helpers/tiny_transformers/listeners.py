@@ -113,3 +113,11 @@ def nemotron_transcribe(folder: Path) -> None:
     tokenizer, words = tokenizer_of({"audio": "<|audio|>"}, "<|audio|>"), tokenizer_of(None)
     made = T.Nemotron3_5TranscribeProcessor(T.ParakeetFeatureExtractor(feature_size=16), tokenizer, words, chat_template=tokenizer.chat_template)
     save(folder, "Nemotron3_5TranscribeForConditionalGeneration", made, {"num_mel_bins": 16, "audio_hidden_size": 32, "max_position_embeddings": 500, "num_key_value_heads": 4, "blank_token_id": 319, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2}, {"audio_token_id": "<|audio|>"})
+
+
+@maker("KyutaiSpeechToTextForConditionalGeneration")
+def kyutai(folder: Path) -> None:
+    sizes = {"num_codebooks": 4, "codebook_vocab_size": 33, "audio_bos_token_id": 32, "_own": ("audio_pad_token_id",), "audio_pad_token_id": 33 + 320, "num_key_value_heads": 4,
+             "codec_config": {"num_quantizers": 4, "codebook_size": 32, "codebook_dim": 8, "vector_quantization_hidden_dimension": 8, "num_filters": 4, "num_semantic_quantizers": 1, "upsample_groups": 32}}  # fmt: skip
+    made = T.KyutaiSpeechToTextProcessor(T.KyutaiSpeechToTextFeatureExtractor(audio_delay_seconds=0.2, audio_silence_prefix_seconds=0.1), tokenizer_of(None))
+    save(folder, "KyutaiSpeechToTextForConditionalGeneration", made, sizes)

@@ -13,6 +13,12 @@ PROMPTS: dict[str, Callable[[Prompts, Conversation], Any]] = {}
 """Makes the inputs of a conversation."""
 
 
+EXTRA: dict[str, dict[str, Any]] = {
+    "VibeVoiceAsrForConditionalGeneration": {"sample": False},  # no noise, which would make each answer another one
+}
+"""Inputs beside those that a processor makes."""
+
+
 def prompt(*architectures: str) -> Callable[[Callable[[Prompts, Conversation], Any]], Any]:
     """Register the decorated function."""
 
@@ -44,9 +50,3 @@ def read_off(prompts: Prompts, conversation: Conversation) -> Any:
         images=[conversation.pictures] if several else conversation.pictures, multi_page=several, format=text.endswith("format"),
         return_tensors="pt",
     )  # fmt: skip
-
-
-@prompt("VibeVoiceAsrForConditionalGeneration")
-def without_noise(prompts: Prompts, conversation: Conversation) -> Any:
-    """The noise that its encoder adds would make each answer to a recording another one."""
-    return {**prompts.templated(conversation), "sample": False}

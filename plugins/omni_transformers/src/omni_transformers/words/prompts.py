@@ -77,7 +77,15 @@ class Prompts:
             write = Prompts.plain if self.template is None else Prompts.templated
         found = self.made(write, self, conversation)
         check_heard(self.processor, found, conversation.sounds)
+        found.update(self.extra)
         return found
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the model is given beside what its processor makes."""
+        from omni_transformers.words.adapters import EXTRA
+
+        return EXTRA.get(self.architecture, {})
 
     def made(self, write: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Return what a call of the processor gives; what it raises is an error of the request."""

@@ -69,9 +69,12 @@ class Writer:
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
     def inputs(self, request: OmniRequest) -> dict[str, Any]:
-        """Return the inputs of a request on the model's device, floats in its type. Raises as :meth:`Prompts.inputs`."""
-        found = self.prompts.inputs(request)
-        return {name: self._placed(each) for name, each in found.items()}
+        """Return the inputs of a request, :meth:`placed`. Raises as :meth:`Prompts.inputs`."""
+        return self.placed(self.prompts.inputs(request))
+
+    def placed(self, inputs: Any) -> dict[str, Any]:
+        """Return inputs on the model's device, floats in its type."""
+        return {name: self._placed(each) for name, each in inputs.items()}
 
     def _placed(self, value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -93,7 +96,7 @@ class Writer:
         config = greedy(generation_config(self.model))
         penalised = [] if self.model.config.is_encoder_decoder else prompt
         choice = Choice(given, GROUP, penalised, self.stop_ids)
-        config.max_new_tokens, config.max_length = self._room(prompt, choice.params.max_new_tokens), None
+        config.max_length, most = None, self._room(prompt, choice.params.max_new_tokens)
         config.eos_token_id = sorted(choice.params.stop_ids) or None
 
         def call(report: Callable[[Any], None]) -> None:
@@ -101,6 +104,7 @@ class Writer:
             self.model.generate(
                 **inputs,
                 generation_config=config,
+                max_new_tokens=most,
                 logits_processor=LogitsProcessorList([choice]),
                 stopping_criteria=StoppingCriteriaList(criteria),
             )
@@ -118,7 +122,7 @@ class Writer:
             stops.feed(whole[len(stops.text) :])
         end = len(stops.text) if stops.end is None else stops.end
         yield stops.text[sent:end] or None
-        ended = stops.end is not None or (bool(ids) and ids[-1] in choice.params.stop_ids)
+        ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
         return Text(stops.text[:end], ids, "stop" if ended else "length", usage)
 
