@@ -145,9 +145,9 @@ AYA = ("<image>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_PATCH|>", "<|IMG_
 seen("AyaVisionForConditionalGeneration", "AyaVisionProcessor", T.GotOcr2ImageProcessor(**SIZE, crop_to_patches=False), "<image>", None, AYA,
      ids={"image_token_id": "<|IMG_PATCH|>", "image_token_index": "<|IMG_PATCH|>"}, sizes={"downsample_factor": 2, "alignment_intermediate_size": 32},
      patch_size=28, img_size=28, downsample_factor=1)  # fmt: skip
-seen("GotOcr2ForConditionalGeneration", "GotOcr2Processor", T.GotOcr2ImageProcessor(size={"height": 128, "width": 128}), "<img><imgpad></img>", None,
+seen("GotOcr2ForConditionalGeneration", "GotOcr2Processor", T.GotOcr2ImageProcessor(size={"height": 1024, "width": 1024}), "<img><imgpad></img>", None,
      ("<img>", "</img>", "<imgpad>", "<|im_start|>", "<|im_end|>"), ids={"image_token_id": "<imgpad>", "image_token_index": "<imgpad>"},
-     sizes={"image_size": 128, "patch_size": 16})  # fmt: skip
+     sizes={"image_size": 1024, "patch_size": 16, "global_attn_indexes": []})  # fmt: skip
 seen("Cohere2VisionForConditionalGeneration", "Cohere2VisionProcessor", T.Cohere2VisionImageProcessor(**SIZE, crop_to_patches=False, patch_size=1), "<image>",
      {"image_token": "<image>", "boi_token": "<|START_OF_IMG|>", "eoi_token": "<|END_OF_IMG|>", "img_line_break_token": "<|IMG_LINE_BREAK|>"},
      ids=IMAGE_ID, sizes={"downsample_factor": 2, "alignment_intermediate_size": 32})  # fmt: skip
@@ -167,7 +167,7 @@ MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1],
 for name, family in (("Glm4vForConditionalGeneration", "Glm4v"), ("Glm46VForConditionalGeneration", "Glm46V"), ("GlmOcrForConditionalGeneration", "Glm46V"),
                      ("Glm4vMoeForConditionalGeneration", "Glm4v")):  # fmt: skip
     seen(name, f"{family}Processor", getattr(T, f"{family}ImageProcessor")(size={"shortest_edge": 56 * 56 * 2, "longest_edge": 56 * 56 * 8}), GLM_MARK, GLM, GLM_MORE, ids=GLM_IDS,
-         sizes={"out_hidden_size": 32, "text_config": MROPE, "n_group": 1, "topk_group": 1}, videos=(GLM_VIDEO, getattr(T, f"{family}VideoProcessor")(size={"shortest_edge": 56 * 56 * 2, "longest_edge": 56 * 56 * 32})))  # fmt: skip
+         sizes={"out_hidden_size": 32, "text_config": {**MROPE, "head_dim": 16 if "Moe" in name else 8}, "n_group": 1, "topk_group": 1}, videos=(GLM_VIDEO, getattr(T, f"{family}VideoProcessor")(size={"shortest_edge": 56 * 56 * 2, "longest_edge": 56 * 56 * 32})))  # fmt: skip
 seen("MllamaForConditionalGeneration", "MllamaProcessor", T.MllamaImageProcessor(size={"height": 28, "width": 28}, max_image_tiles=2), "<|image|>", None,
      ("<|image|>", "<|python_tag|>"), ids={"image_token_id": "<|image|>", "image_token_index": "<|image|>"},
      sizes={"max_num_tiles": 2, "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]], "vision_output_dim": 64, "intermediate_layers_indices": [0], "num_global_layers": 1,

@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "embed_dim", "n_embd", "embedding_size", "dim", "feat_dim"), 32),
     **dict.fromkeys(("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "n_inner", "mlp_dim"), 64),
     **dict.fromkeys(("shared_expert_intermediate_size", "moe_intermediate_size", "intermediate_size_mlp"), 32),
-    **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "depth", "n_layer"), 2),
+    **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "depth", "n_layer"), 2),
     **dict.fromkeys(("num_attention_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "n_head"), 4),
     **dict.fromkeys(("attention_heads",), 4),
     **dict.fromkeys(("num_key_value_heads",), 2),
@@ -41,7 +41,7 @@ def shrunk(config: PreTrainedConfig, sizes: Mapping[str, Any]) -> PreTrainedConf
         if name in fields and name not in parts and (name in sizes or isinstance(fields[name], int)):
             fields[name] = value
     fields |= {name: value for name, value in sizes.items() if name not in parts and name in sizes.get("_own", ())}
-    for name in ("layer_types", "per_layer_config"):  # made anew by the class
+    for name in ("layer_types", "per_layer_config", "no_rope_layers"):  # made anew by the class
         if name not in sizes:
             fields.pop(name, None)
     return type(config).from_dict(fields)
@@ -64,6 +64,7 @@ def save(
     sizes: Mapping[str, Any] | None = None,
     ids: Mapping[str, Any] | None = None,
     config: PreTrainedConfig | None = None,
+    scale: float = 0.3,
 ) -> None:
     """Write a checkpoint with random weights.
 
@@ -72,6 +73,7 @@ def save(
         sizes: of its config's fields; see :func:`shrunk`.
         ids: the tokens of the config's fields of ids, by their names.
         config: what is shrunk; by default that of the architecture.
+        scale: of the weights.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
     small = shrunk(config or CONFIG_MAPPING[table()[architecture].model_type](), {"vocab_size": 320, "tie_word_embeddings": False, **(sizes or {})})
@@ -80,8 +82,10 @@ def save(
     with torch.no_grad():  # attention that looks at one position only would hide most mistakes
         for weight in model.parameters():
             if weight.ndim > 1:
-                weight.normal_(0, 0.3)
+                weight.normal_(0, scale)
     model.generation_config.pad_token_id, model.generation_config.eos_token_id = 256, 258
+    if small.is_encoder_decoder:
+        model.generation_config.decoder_start_token_id = 256
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
 

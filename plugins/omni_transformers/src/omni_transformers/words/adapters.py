@@ -19,6 +19,22 @@ EXTRA: dict[str, dict[str, Any]] = {
 """Inputs beside those that a processor makes."""
 
 
+NEEDS = {
+    "Blip2ForConditionalGeneration": "image",
+    "GotOcr2ForConditionalGeneration": "image",
+    "PaliGemmaForConditionalGeneration": "image",
+    "VisionEncoderDecoderModel": "image",
+}
+"""The kind of part without which a model does nothing."""
+
+ONE_AT_A_TIME = {"RecurrentGemmaForCausalLM"}
+"""Models that keep the state of a text in their modules."""
+
+
+DROPS_PROCESSORS = {"JanusForConditionalGeneration"}
+"""Models whose own ``generate()`` drops what chooses the next token, and adds nothing to a text."""
+
+
 def prompt(*architectures: str) -> Callable[[Callable[[Prompts, Conversation], Any]], Any]:
     """Register the decorated function."""
 
@@ -50,3 +66,9 @@ def read_off(prompts: Prompts, conversation: Conversation) -> Any:
         images=[conversation.pictures] if several else conversation.pictures, multi_page=several, format=text.endswith("format"),
         return_tensors="pt",
     )  # fmt: skip
+
+
+@prompt("Blip2ForConditionalGeneration")
+def unmarked(prompts: Prompts, conversation: Conversation) -> Any:
+    """The processor puts the pictures in front of the text by itself."""
+    return prompts.plain(conversation, marked=False)

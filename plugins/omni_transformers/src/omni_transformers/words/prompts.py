@@ -69,9 +69,12 @@ class Prompts:
         Raises:
             InvalidRequestError: the messages are malformed, hold what the model does not take, or the chat template refuses them.
         """
-        from omni_transformers.words.adapters import PROMPTS
+        from omni_transformers.words.adapters import NEEDS, PROMPTS
 
         conversation = read_messages(request.inputs, self.kinds, self.processor, self.limits)
+        needed = NEEDS.get(self.architecture)
+        if needed is not None and needed not in conversation.kinds():
+            raise InvalidRequestError(f"messages: this model writes of {_NAMES[needed]}; there is none")
         write: Callable[[Prompts, Conversation], Any] | None = PROMPTS.get(self.architecture)
         if write is None:
             write = Prompts.plain if self.template is None else Prompts.templated
@@ -137,11 +140,11 @@ class Prompts:
                 raise self.refusal(spelled) from None
             raise
 
-    def plain(self, conversation: Conversation) -> Any:
+    def plain(self, conversation: Conversation, marked: bool = True) -> Any:
         """Return the inputs of a checkpoint without a chat template: the text as it is, behind the placeholders of the media."""
         if spelled := self.spelled(conversation):
             raise self.refusal(spelled)
-        marks = "".join(self.placeholder(kind) for kind in conversation.kinds())
+        marks = "".join(self.placeholder(kind) for kind in conversation.kinds()) if marked else ""
         return self.call(conversation, marks + conversation.text)
 
     def call(self, conversation: Conversation, text: str | None, **settings: Any) -> Any:
@@ -171,6 +174,8 @@ class Prompts:
             f"messages: their text spells {token!r}, which is a special token of this checkpoint; write it otherwise"
         )
 
+
+_NAMES = {"image": "a picture", "audio": "a recording", "video": "a video"}
 
 _TENSORS = {"tokenize": True, "add_generation_prompt": True, "return_dict": True, "return_tensors": "pt"}
 

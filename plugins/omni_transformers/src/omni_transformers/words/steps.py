@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import torch
 from attrs import define, frozen
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.logits_process import LogitsProcessorList
 
 from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, StagePayload, TextChunk, TextResult
@@ -18,6 +19,7 @@ from omni_transformers.defaults import defaults_of
 from omni_transformers.interleaved import Interleaved, in_turns
 from omni_transformers.loading import generation_config, load_model, load_processor
 from omni_transformers.sampling import Choice, greedy
+from omni_transformers.words.adapters import DROPS_PROCESSORS, ONE_AT_A_TIME
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.pieces import pieces
 from omni_transformers.words.prompts import Prompts
@@ -68,6 +70,10 @@ class Writer:
         ends = getattr(self.model.generation_config, "eos_token_id", None)
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
+    def running(self, most: int) -> int:
+        """Return how many texts of at most so many may be written in turns."""
+        return 1 if self.prompts.architecture in ONE_AT_A_TIME else most
+
     def inputs(self, request: OmniRequest) -> dict[str, Any]:
         """Return the inputs of a request, :meth:`placed`. Raises as :meth:`Prompts.inputs`."""
         return self.placed(self.prompts.inputs(request))
@@ -99,9 +105,13 @@ class Writer:
         config.max_length, most = None, self._room(prompt, choice.params.max_new_tokens)
         config.eos_token_id = sorted(choice.params.stop_ids) or None
 
+        generate = self.model.generate
+        if self.prompts.architecture in DROPS_PROCESSORS:
+            generate = partial(GenerationMixin.generate, self.model)
+
         def call(report: Callable[[Any], None]) -> None:
             criteria.append(_Reports(choice, report))
-            self.model.generate(
+            generate(
                 **inputs,
                 generation_config=config,
                 max_new_tokens=most,
@@ -181,7 +191,7 @@ def create_writer(
         text = yield from _chunks(writer.write(inputs, payload.request.params.get(GROUP, {})))
         return TextResult(text.text, text.ids, text.finish_reason, text.usage)
 
-    return Interleaved(write, max_running)
+    return Interleaved(write, writer.running(max_running))
 
 
 def _chunks(written: Generator[str | None, None, Text]) -> Generator[TextChunk | None, None, Text]:
