@@ -111,8 +111,8 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
     return found[1:] if model.config.is_encoder_decoder else found
 
 
-def reference_transcript(name: str, samples: Any) -> str:
-    """Return the text of transformers' own greedy ``generate()`` on the processor's own request."""
+def reference_transcript_ids(name: str, samples: Any) -> list[int]:
+    """Return the ids of transformers' own greedy ``generate()`` on the processor's own request."""
     folder = checkpoint(name)
     model, processor = getattr(transformers, name).from_pretrained(folder).eval(), load_processor(str(folder))
     if hasattr(processor, "apply_transcription_request"):
@@ -122,17 +122,19 @@ def reference_transcript(name: str, samples: Any) -> str:
     prompt = inputs["input_ids"].shape[1] if "input_ids" in inputs else 1
     with torch.inference_mode():
         ids = model.generate(**inputs, **EXTRA.get(name, {}), do_sample=False, max_new_tokens=TOKENS)
-    text: str = processor.tokenizer.decode(ids[0, prompt:], skip_special_tokens=True)
-    return text
+    found: list[int] = ids[0, prompt:].tolist()
+    return found
 
 
 def check_transcripts(name: str) -> None:
-    """Compare transcripts at once with :func:`reference_transcript`, and streams with texts."""
+    """Compare transcripts at once with those of :func:`reference_transcript_ids`, and streams with texts."""
     parts = [part("audio", number, rate_of(load_processor(str(checkpoint(name))))) for number in range(4)]
     with running(create_recogniser(str(checkpoint(name)))) as scheduler:
         found = replies(scheduler, [asked([each]) for each in parts])
     for each, (streamed, result) in zip(parts, found, strict=True):
-        assert result.text == reference_transcript(name, each["samples"])
+        tokenizer = load_processor(str(checkpoint(name))).tokenizer
+        ids = reference_transcript_ids(name, each["samples"])
+        assert result.text == tokenizer.decode(ids, skip_special_tokens=True)
         assert "".join(chunk.text for chunk in streamed) == result.text
         assert result.finish_reason == "length" or name.startswith("Kyutai")  # one token for each frame of sound, and no more
     if not name.startswith("Kyutai"):  # the codes of a random codec are all equal
