@@ -104,7 +104,7 @@ def to_dtype(image: torch.Tensor, dtype: torch.dtype = torch.float32, scale: boo
     """Return a picture in another type. ``scale``: 0 to 255 become 0 to 1, or the other way round."""
     if image.dtype == dtype or not scale or image.is_floating_point() == dtype.is_floating_point:
         return image.to(dtype)
-    return image.to(dtype).div_(255) if dtype.is_floating_point else image.mul(256 - 1e-3).to(dtype)
+    return image.to(dtype).mul_(1.0 / 255) if dtype.is_floating_point else image.mul(256 - 1e-3).to(dtype)
 
 
 def grayscale_to_rgb(image: torch.Tensor) -> torch.Tensor:
