@@ -22,7 +22,7 @@ from omni_transformers.words.transcripts import create_recogniser
 
 TOKENS = 12
 
-TEXTS = {"GotOcr2ForConditionalGeneration": "OCR"}
+TEXTS = {"VisionEncoderDecoderModel": "<s_read>", "Pix2StructForConditionalGeneration": "", "GotOcr2ForConditionalGeneration": "OCR"}
 """The text beside all media, where not any may be one."""
 
 
@@ -48,7 +48,7 @@ def conversations(kinds: list[str], rate: int, text_of_all: str | None = None) -
     if kinds == ["text"]:
         return [[{"type": "text", "text": text}] for text in ("Hello", "What is a stage?", "ä 日本", "x")]
     found = [
-        [part(kind, number, rate), {"type": "text", "text": text_of_all or text}]
+        [part(kind, number, rate), {"type": "text", "text": text if text_of_all is None else text_of_all}]
         for number, (kind, text) in enumerate(zip((kinds * 4)[:4], ("What?", "ä 日本", "Say it", "x"), strict=True))
         if kind != "text"
     ]
@@ -101,14 +101,40 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
             text = None
         if PROMPTS.get(name) is unmarked:
             text = "".join(each.get("text", "") for each in parts)
+        if name == "VoxtralForConditionalGeneration":
+            return _generated(model, _voxtral(processor, parts))
+        if name == "VisionEncoderDecoderModel":
+            inputs = dict(processor(images=[parts[0]["image"]], return_tensors="pt"))
+            return _generated(model, inputs | {"decoder_input_ids": processor.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids})
         given = {named[each["type"]]: [each[each["type"]]] for each in parts if each["type"] != "text"}
-        inputs = processor(text=text, return_tensors="pt", **given)
-    inputs |= EXTRA.get(name, {})
+        inputs = processor(text=text or None, return_tensors="pt", **given)
+    return _generated(model, inputs | EXTRA.get(name, {}))
+
+
+def _voxtral(processor: Any, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the inputs that mistral-common makes, written down: 2 seconds of sound, in a window, of 200 frames, are 25 tokens."""
+    tokens = processor.tokenizer.convert_tokens_to_ids(["[INST]", "[/INST]", "[BEGIN_AUDIO]"])
+    assert tokens == [259, 260, 261]
+    ids, features = [257, tokens[0]], {}
+    for each in parts:
+        if each["type"] == "text":
+            ids += processor.tokenizer.encode(each["text"], add_special_tokens=False)
+            continue
+        ids += [tokens[2], *[24] * 25]
+        sound = np.pad(each["audio"], (0, 32_000 - len(each["audio"])))
+        features = {"input_features": processor.feature_extractor(sound, sampling_rate=16_000, return_tensors="pt").input_features}
+    return {"input_ids": torch.tensor([[*ids, tokens[1]]]), **features}
+
+
+def _generated(model: Any, inputs: Any) -> list[int]:
     with torch.inference_mode():
         ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=TOKENS)
-    prompt = 0 if "input_ids" not in inputs or model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    if model.config.is_encoder_decoder:
+        prompt = 1 + (inputs["decoder_input_ids"].shape[1] if "decoder_input_ids" in inputs else 0)
+    else:
+        prompt = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
     found: list[int] = ids[0, prompt:].tolist()
-    return found[1:] if model.config.is_encoder_decoder else found
+    return found
 
 
 def reference_transcript_ids(name: str, samples: Any) -> list[int]:

@@ -121,3 +121,10 @@ def kyutai(folder: Path) -> None:
              "codec_config": {"num_quantizers": 4, "codebook_size": 32, "codebook_dim": 8, "vector_quantization_hidden_dimension": 8, "num_filters": 4, "num_semantic_quantizers": 1, "upsample_groups": 32}}  # fmt: skip
     made = T.KyutaiSpeechToTextProcessor(T.KyutaiSpeechToTextFeatureExtractor(audio_delay_seconds=0.2, audio_silence_prefix_seconds=0.1), tokenizer_of(None))
     save(folder, "KyutaiSpeechToTextForConditionalGeneration", made, sizes, scale=0.1)
+
+
+@maker("VoxtralForConditionalGeneration")
+def voxtral(folder: Path) -> None:
+    tokens = ("[INST]", "[/INST]", "[BEGIN_AUDIO]", "[TRANSCRIBE]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+    made = T.VoxtralProcessor(whisper(), tokenizer_of(None, *tokens))  # its token of sound has a fixed number, here that of a letter
+    save(folder, "VoxtralForConditionalGeneration", made, {**MELS, "intermediate_size": 128, "_own": ("audio_token_id",), "audio_token_id": 24}, config=T.VoxtralConfig(audio_token_id=24))

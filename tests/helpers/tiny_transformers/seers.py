@@ -69,6 +69,7 @@ def seen(
     ids: dict[str, str] | None = None,
     videos: tuple[str, object] | None = None,
     template: bool = True,
+    scale: float = 0.3,
     **settings: object,
 ) -> None:
     """Register the maker of an architecture.
@@ -89,10 +90,16 @@ def seen(
             parts["video_processor"] = videos[1]
         if template:
             parts["chat_template"] = tokenizer.chat_template
-        save(folder, name, getattr(transformers, processor)(**parts), {**SQUARE, **(sizes or {})}, ids)
+        save(folder, name, getattr(transformers, processor)(**parts), {**SQUARE, **(sizes or {})}, ids, scale=scale)
 
 
 T = transformers
+
+
+def _florence_pictures() -> object:
+    made = T.CLIPImageProcessor(size={"height": 56, "width": 56}, crop_size={"height": 56, "width": 56})
+    made.image_seq_length = 50
+    return made
 
 
 def _paligemma_pictures() -> object:
@@ -152,7 +159,7 @@ seen("Cohere2VisionForConditionalGeneration", "Cohere2VisionProcessor", T.Cohere
      {"image_token": "<image>", "boi_token": "<|START_OF_IMG|>", "eoi_token": "<|END_OF_IMG|>", "img_line_break_token": "<|IMG_LINE_BREAK|>"},
      ids=IMAGE_ID, sizes={"downsample_factor": 2, "alignment_intermediate_size": 32})  # fmt: skip
 seen("Blip2ForConditionalGeneration", "Blip2Processor", T.BlipImageProcessor(**SIZE), "", None, ids=IMAGE_ID, template=False,
-     sizes={"num_query_tokens": 2, "_own": ("num_query_tokens",)}, num_query_tokens=2)  # fmt: skip
+     sizes={"num_query_tokens": 2, "word_embed_proj_dim": 32, "_own": ("num_query_tokens",)}, num_query_tokens=2)  # fmt: skip
 seen("Ovis2ForConditionalGeneration", "Ovis2Processor", T.Ovis2ImageProcessor(**SIZE), "<image>", None, ("<image>", "<IMG_ATOM>", "<IMG_START>", "<IMG_END>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>"),
      image_seq_length=4, ids={"image_token_id": "<IMG_ATOM>", "visual_indicator_token_ids": ["<IMG_START>", "<IMG_END>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>"]})  # fmt: skip
 
@@ -167,7 +174,7 @@ MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1],
 for name, family in (("Glm4vForConditionalGeneration", "Glm4v"), ("Glm46VForConditionalGeneration", "Glm46V"), ("GlmOcrForConditionalGeneration", "Glm46V"),
                      ("Glm4vMoeForConditionalGeneration", "Glm4v")):  # fmt: skip
     seen(name, f"{family}Processor", getattr(T, f"{family}ImageProcessor")(size={"shortest_edge": 56 * 56 * 2, "longest_edge": 56 * 56 * 8}), GLM_MARK, GLM, GLM_MORE, ids=GLM_IDS,
-         sizes={"out_hidden_size": 32, "text_config": {**MROPE, "head_dim": 16 if "Moe" in name else 8}, "n_group": 1, "topk_group": 1}, videos=(GLM_VIDEO, getattr(T, f"{family}VideoProcessor")(size={"shortest_edge": 56 * 56 * 2, "longest_edge": 56 * 56 * 32})))  # fmt: skip
+         sizes={"out_hidden_size": 32, "text_config": {**MROPE, "num_attention_heads": 2 if "Moe" in name else 4}, "n_group": 1, "topk_group": 1}, videos=(GLM_VIDEO, getattr(T, f"{family}VideoProcessor")(size={"shortest_edge": 56 * 56 * 2, "longest_edge": 56 * 56 * 32})))  # fmt: skip
 seen("MllamaForConditionalGeneration", "MllamaProcessor", T.MllamaImageProcessor(size={"height": 28, "width": 28}, max_image_tiles=2), "<|image|>", None,
      ("<|image|>", "<|python_tag|>"), ids={"image_token_id": "<|image|>", "image_token_index": "<|image|>"},
      sizes={"max_num_tiles": 2, "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]], "vision_output_dim": 64, "intermediate_layers_indices": [0], "num_global_layers": 1,
@@ -188,7 +195,7 @@ seen("PaddleOCRVLForConditionalGeneration", "PaddleOCRVLProcessor", T.PaddleOCRV
 L4 = ("<|image|>", "<|image_start|>", "<|image_end|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>")
 seen("Llama4ForConditionalGeneration", "Llama4Processor", T.Llama4ImageProcessor(**SIZE, max_patches=1), "<|image|>", None, L4,
      ids={"image_token_id": "<|patch|>", "image_token_index": "<|patch|>", "boi_token_index": "<|image_start|>", "eoi_token_index": "<|image_end|>"},
-     sizes={"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32, "pixel_shuffle_ratio": 0.5, "attention_chunk_size": 64, "moe_layers": [1], "intermediate_size_mlp": 64}, patch_size=14)  # fmt: skip
+     sizes={"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32, "pixel_shuffle_ratio": 0.5, "attention_chunk_size": 64, "moe_layers": [1], "intermediate_size_mlp": 64, "vision_config": {"intermediate_size": 128}}, patch_size=14)  # fmt: skip
 seen("QianfanOCRForConditionalGeneration", "QianfanOCRProcessor", T.GotOcr2ImageProcessor(**SIZE, crop_to_patches=False), "<image>",
      {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}, ("<image>",),
      ids={"image_token_id": "<IMG_CONTEXT>"}, sizes={"image_size": [28, 28], "patch_size": [14, 14], "downsample_ratio": 0.5}, image_seq_length=1)  # fmt: skip
@@ -199,3 +206,36 @@ for name in ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGenerat
          sizes={"text_config": {**MROPE, "layer_types": ["linear_attention", "full_attention"]}, "patch_size": 16, "out_hidden_size": 32, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
                 "linear_num_key_heads": 2, "linear_num_value_heads": 4},
          videos=(QWEN_MARKS["video"], T.Qwen3VLVideoProcessor(**PIXELS, patch_size=16)))  # fmt: skip
+
+
+@maker("VisionEncoderDecoderModel")
+def donut(folder: Path) -> None:
+    encoder, decoder = T.ViTConfig(), T.TrOCRConfig(use_cache=True)
+    config = T.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    tokenizer = tokenizer_of(None, "<s_read>")
+    processor = T.TrOCRProcessor(T.ViTImageProcessor(**SIZE), tokenizer)
+    sizes = {**SQUARE, "cross_attention_hidden_size": 32, "decoder": {"decoder_start_token_id": 257}, "_own": ("decoder_start_token_id", "pad_token_id"), "decoder_start_token_id": 257, "pad_token_id": 256}
+    save(folder, "VisionEncoderDecoderModel", processor, sizes, config=config)
+
+
+seen("Florence2ForConditionalGeneration", "Florence2Processor", _florence_pictures(), "", IMAGE, ids=IMAGE_ID, template=False,
+     sizes={"vision_config": {"depths": [1, 1], "patch_size": [7, 3], "patch_stride": [4, 2], "patch_padding": [3, 1], "patch_prenorm": [False, True], "embed_dim": [16, 32], "num_heads": [2, 4], "num_groups": [2, 4],
+                              "window_size": 7, "projection_dim": 32}, "patch_size": 14}, scale=0.7)  # fmt: skip
+seen("Pix2StructForConditionalGeneration", "Pix2StructProcessor", T.Pix2StructImageProcessor(max_patches=16, is_vqa=False), "", None, template=False,
+     sizes={"patch_embed_hidden_size": 768, "seq_len": 64})  # fmt: skip
+seen("LlavaNextVideoForConditionalGeneration", "LlavaNextVideoProcessor", T.LlavaNextImageProcessor(**CLIP, image_grid_pinpoints=[[28, 56], [56, 28]]), "<image>",
+     {"image_token": "<image>", "video_token": "<video>"}, ids={**IMAGE_ID, "video_token_id": "<video>", "video_token_index": "<video>"},
+     sizes={"image_grid_pinpoints": [[28, 56], [56, 28]]}, videos=("<video>", T.LlavaNextVideoVideoProcessor(**CLIP)), **CLASSIC)  # fmt: skip
+seen("VideoLlavaForConditionalGeneration", "VideoLlavaProcessor", T.VideoLlavaImageProcessor(**CLIP), "<image>",
+     {"image_token": "<image>", "video_token": "<video>"}, ids={**IMAGE_ID, "video_token_id": "<video>", "video_token_index": "<video>"},
+     videos=("<video>", T.VideoLlavaVideoProcessor(**CLIP)), **CLASSIC)  # fmt: skip
+seen("VideoLlama3ForConditionalGeneration", "VideoLlama3Processor", T.VideoLlama3ImageProcessor(min_pixels=28 * 28, max_pixels=28 * 28 * 8), "<image>", {"image_token": "<image>", "video_token": "<video>"},
+     ids={"image_token_id": "<image>", "video_token_id": "<video>"}, videos=("<video>", T.VideoLlama3VideoProcessor(min_pixels=28 * 28, max_pixels=28 * 28 * 8)))  # fmt: skip
+MOLMO = ("<im_patch>", "<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>", "<|image|>", "<|video|>", "<frame_start>", "<frame_end>", "<im_low>")
+seen("Molmo2ForConditionalGeneration", "Molmo2Processor", T.Molmo2ImageProcessor(**SIZE, max_crops=2, overlap_margins=[0, 0], pooling_size=[1, 1]), "<|image|>", {"image_token": "<|image|>", "video_token": "<|video|>"}, MOLMO,
+     ids={"image_patch_id": "<im_patch>", "image_token_id": "<im_patch>"}, sizes={"image_size": [28, 28], "vision_config": {"num_position_embeddings": 4, "_own": ("num_position_embeddings",)}, "adapter_config": {"vision_feature_layer": [1, 0], "text_hidden_size": 32, "_own": ("vision_feature_layer",)}}, videos=("<|video|>", T.Molmo2VideoProcessor(**SIZE)))  # fmt: skip
+seen("InstructBlipForConditionalGeneration", "InstructBlipProcessor", T.BlipImageProcessor(**SIZE), "", None, ids=IMAGE_ID, template=False,
+     sizes={"num_query_tokens": 2, "word_embed_proj_dim": 32, "_own": ("num_query_tokens",)}, num_query_tokens=2, qformer_tokenizer=tokenizer_of(None))  # fmt: skip
+seen("HunYuanVLForConditionalGeneration", "HunYuanVLProcessor", T.HunYuanVLImageProcessor(min_pixels=64 * 64, max_pixels=64 * 64 * 2), "<im_start><image><im_end>", {**IMAGE, "image_start_token": "<im_start>", "image_end_token": "<im_end>", "image_newline_token": "<im_new>"}, ids={**IMAGE_ID, "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>", "image_newline_token_id": "<im_new>"}, sizes={"patch_size": 16})
+seen("Exaone4_5_ForConditionalGeneration", "Exaone4_5_Processor", T.Qwen2VLImageProcessor(**PIXELS), QWEN_MARKS["image"], QWEN, ids=QWEN_IDS,
+     sizes={"out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 28}, videos=(QWEN_MARKS["video"], T.Qwen2VLVideoProcessor(**PIXELS)))  # fmt: skip

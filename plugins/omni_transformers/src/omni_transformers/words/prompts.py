@@ -145,7 +145,7 @@ class Prompts:
         if spelled := self.spelled(conversation):
             raise self.refusal(spelled)
         marks = "".join(self.placeholder(kind) for kind in conversation.kinds()) if marked else ""
-        return self.call(conversation, marks + conversation.text)
+        return self.call(conversation, marks + conversation.text or (None if conversation.media else ""))
 
     def call(self, conversation: Conversation, text: str | None, **settings: Any) -> Any:
         """Call the processor with a text and the media of a conversation."""
