@@ -127,6 +127,9 @@ def _voxtral(processor: Any, parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _generated(model: Any, inputs: Any) -> list[int]:
+    inputs = {
+        name: each.to(model.dtype) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for name, each in inputs.items()
+    }  # fmt: skip
     with torch.inference_mode():
         ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=TOKENS)
     if model.config.is_encoder_decoder:
