@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from omni_transformers import pictures, spectra
+from omni_transformers.number_words import num2words
 
 _PICTURES = """
 import sys
@@ -38,6 +39,7 @@ found = [
     for how in (mode.BILINEAR, mode.BICUBIC, mode.NEAREST, mode.NEAREST_EXACT)
     for smooth in (True, False)
 ]
+found += [functional.resize(each, [20, 30], interpolation=mode.LANCZOS) for each in (pixels, pixels[0])]
 found += [functional.resize(pixels, [20], interpolation=2, max_size=25), functional.resize(pixels, [37, 53])]
 found += [functional.pad(pixels, sides, fill=fill) for sides in (2, [1, 2], [1, 2, 3, 4]) for fill in (0, 7)]
 found += [functional.pad(floats, [1, 2, 3, 4], fill=[0.1, 0.2, 0.3]), functional.pad(floats, [2, 2], padding_mode="reflect")]
@@ -95,6 +97,22 @@ def test_resampled_sound_is_the_same_sound(old: int, new: int) -> None:
 def test_slopes_of_a_line_are_its_slope() -> None:
     line = 3 * torch.arange(10.0).expand(2, 4, 10)
     torch.testing.assert_close(spectra.compute_deltas(line)[..., 2:-2], torch.full((2, 4, 6), 3.0))
+
+
+def test_numbers_in_words() -> None:
+    named = {
+        0: "zero",
+        19: "nineteen",
+        40: "forty",
+        64: "sixty-four",
+        105: "one hundred and five",
+        768: "seven hundred and sixty-eight",
+        2001: "two thousand and one",
+        9300: "nine thousand, three hundred",
+    }
+    assert {each: num2words(each) for each in named} == named
+    with pytest.raises(ValueError, match="10000"):
+        num2words(10_000)
 
 
 def test_what_is_missing_is_named() -> None:

@@ -128,3 +128,21 @@ def voxtral(folder: Path) -> None:
     tokens = ("[INST]", "[/INST]", "[BEGIN_AUDIO]", "[TRANSCRIBE]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
     made = T.VoxtralProcessor(whisper(), tokenizer_of(None, *tokens))  # its token of sound has a fixed number, here that of a letter
     save(folder, "VoxtralForConditionalGeneration", made, {**MELS, "intermediate_size": 128, "_own": ("audio_token_id",), "audio_token_id": 24}, config=T.VoxtralConfig(audio_token_id=24))
+
+
+@maker("Gemma4UnifiedForConditionalGeneration")
+def gemma4_unified(folder: Path) -> None:
+    tokenizer = tokenizer_of({"audio": "<|audio|>", "image": "<|image|>", "video": "<|video|>"}, **GEMMA)
+    made = T.Gemma4UnifiedProcessor(
+        T.Gemma4UnifiedAudioFeatureExtractor(), T.Gemma4UnifiedImageProcessor(max_soft_tokens=70), tokenizer, T.Gemma4UnifiedVideoProcessor(max_soft_tokens=70), chat_template=tokenizer.chat_template, image_seq_length=70,
+    )  # fmt: skip
+    save(folder, "Gemma4UnifiedForConditionalGeneration", made, {"num_kv_shared_layers": 0, "sliding_window": 16, "mm_embed_dim": 32,
+         "output_proj_dims": 32, "text_config": {"layer_types": ["sliding_attention", "full_attention"], "_own": ("global_head_dim",), "global_head_dim": 8}}, GEMMA_IDS, T.Gemma4UnifiedConfig(vision_config={}, audio_config={}))
+
+
+@maker("NemotronH_Omni_Reasoning_V3")
+def nemotron_omni(folder: Path) -> None:
+    tokens = ("<image>", "<video>", "<so_embedding>", "<so_start>", "<so_end>", "<img>", "</img>")
+    tokenizer = tokenizer_of({"audio": "<so_embedding>", "image": "<image>", "video": "<video>"}, *tokens)
+    made = T.NemotronH_Omni_Reasoning_V3Processor(T.NemotronH_Omni_Reasoning_V3ImageProcessor(patch_size=16, min_num_patches=4, max_num_patches=16), T.NemotronH_Omni_Reasoning_V3VideoProcessor(patch_size=16, video_target_num_patches=16, norm_mean=[0.5] * 3, norm_std=[0.5] * 3), tokenizer, T.ParakeetFeatureExtractor(feature_size=16), chat_template=tokenizer.chat_template)
+    save(folder, "NemotronH_Omni_Reasoning_V3", made, {"vision_hidden_size": 32, "projector_hidden_size": 32, "image_size": 64, "max_img_size": 128, "num_key_value_heads": 4, "num_mel_bins": 16, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2}, {"image_token_id": "<image>", "video_token_id": "<video>", "audio_token_id": "<so_embedding>"})

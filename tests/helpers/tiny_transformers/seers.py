@@ -131,6 +131,10 @@ SMOL = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-i
 seen("Idefics3ForConditionalGeneration", "Idefics3Processor",
      T.Idefics3ImageProcessor(size={"longest_edge": 56}, max_image_size={"longest_edge": 28}), "<image>", None, SMOL, ids=IMAGE_ID,
      sizes={"scale_factor": 2}, image_seq_len=1)  # fmt: skip
+seen("SmolVLMForConditionalGeneration", "SmolVLMProcessor",
+     T.SmolVLMImageProcessor(size={"longest_edge": 56}, max_image_size={"longest_edge": 28}), "<image>", None, SMOL, ids=IMAGE_ID,
+     sizes={"scale_factor": 2}, image_seq_len=1,
+     videos=("<video>", T.SmolVLMVideoProcessor(size={"longest_edge": 28}, max_image_size={"longest_edge": 28})))  # fmt: skip
 seen("Idefics2ForConditionalGeneration", "Idefics2Processor",
      T.Idefics2ImageProcessor(size={"longest_edge": 28, "shortest_edge": 28}, do_image_splitting=False), "<image>", None, SMOL[:3],
      ids=IMAGE_ID, sizes={"perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1, "resampler_head_dim": 8, "resampler_n_heads": 4, "num_key_value_heads": 2}},
@@ -236,6 +240,6 @@ seen("Molmo2ForConditionalGeneration", "Molmo2Processor", T.Molmo2ImageProcessor
      ids={"image_patch_id": "<im_patch>", "image_token_id": "<im_patch>"}, sizes={"image_size": [28, 28], "vision_config": {"num_position_embeddings": 4, "_own": ("num_position_embeddings",)}, "adapter_config": {"vision_feature_layer": [1, 0], "text_hidden_size": 32, "_own": ("vision_feature_layer",)}}, videos=("<|video|>", T.Molmo2VideoProcessor(**SIZE)))  # fmt: skip
 seen("InstructBlipForConditionalGeneration", "InstructBlipProcessor", T.BlipImageProcessor(**SIZE), "", None, ids=IMAGE_ID, template=False,
      sizes={"num_query_tokens": 2, "word_embed_proj_dim": 32, "_own": ("num_query_tokens",)}, num_query_tokens=2, qformer_tokenizer=tokenizer_of(None))  # fmt: skip
-seen("HunYuanVLForConditionalGeneration", "HunYuanVLProcessor", T.HunYuanVLImageProcessor(min_pixels=64 * 64, max_pixels=64 * 64 * 2), "<im_start><image><im_end>", {**IMAGE, "image_start_token": "<im_start>", "image_end_token": "<im_end>", "image_newline_token": "<im_new>"}, ids={**IMAGE_ID, "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>", "image_newline_token_id": "<im_new>"}, sizes={"patch_size": 16, "out_hidden_size": 32, "text_hidden_size": 32, "text_config": {"head_dim": 8, "num_key_value_heads": 4, "_own": ("head_dim", "num_key_value_heads")}})
+seen("HunYuanVLForConditionalGeneration", "HunYuanVLProcessor", T.HunYuanVLImageProcessor(min_pixels=64 * 64, max_pixels=64 * 64 * 2), "<im_start><image><im_end>", {**IMAGE, "image_start_token": "<im_start>", "image_end_token": "<im_end>", "image_newline_token": "<im_new>"}, ids={**IMAGE_ID, "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>", "image_newline_token_id": "<im_new>"}, sizes={"patch_size": 16, "out_hidden_size": 32, "text_hidden_size": 32, "text_config": {"head_dim": 8, "num_key_value_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1, 1]}, "_own": ("head_dim", "num_key_value_heads")}})
 seen("Exaone4_5_ForConditionalGeneration", "Exaone4_5_Processor", T.Qwen2VLImageProcessor(**PIXELS), QWEN_MARKS["image"], QWEN, ids=QWEN_IDS,
      sizes={"out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 28}, videos=(QWEN_MARKS["video"], T.Qwen2VLVideoProcessor(**PIXELS)))  # fmt: skip

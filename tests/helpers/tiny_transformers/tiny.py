@@ -41,7 +41,7 @@ def shrunk(config: PreTrainedConfig, sizes: Mapping[str, Any]) -> PreTrainedConf
         if name in fields and name not in parts and (name in sizes or isinstance(fields[name], int)):
             fields[name] = value
     fields |= {name: value for name, value in sizes.items() if name not in parts and name in sizes.get("_own", ())}
-    for name in ("layer_types", "per_layer_config", "no_rope_layers"):  # made anew by the class
+    for name in ("layer_types", "per_layer_config", "no_rope_layers", "mlp_layer_types", "local_layer_ids"):  # made anew by the class
         if name not in sizes:
             fields.pop(name, None)
     return type(config).from_dict(fields)

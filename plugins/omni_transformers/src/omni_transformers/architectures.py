@@ -33,6 +33,9 @@ FORMS = {
 _PARTS = {"image_processor": "image", "feature_extractor": "audio", "audio_processor": "audio", "video_processor": "video"}
 """What a processor takes, by its parts."""
 
+_NOT_TAKEN = {"NemotronH_Omni_Reasoning_V3": {"video"}}  # its generate() fails for them
+"""What a processor takes and the model does not."""
+
 _FIRST = {
     "AudioFlamingo3ForConditionalGeneration": ("words", "decoder"),
     "DiaForConditionalGeneration": ("speak", "waveform"),
@@ -114,10 +117,11 @@ def _inputs(name: str, model_type: str, kind: str, mapping: str) -> list[str]:
     processor: Any = getattr(transformers, PROCESSOR_MAPPING_NAMES.get(model_type) or "", None)
     if hasattr(processor, "_backends"):  # a dummy: it needs a package that is not installed
         processor = None
-    if kind == "words" and mapping == "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES":
+    if kind == "words" and (mapping == "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" or name.endswith("ForTextToText")):
         inputs = {"text"}
     elif kind == "words" and processor is not None:
         inputs = {"text"} | {_PARTS[each] for each in processor.get_attributes() if each in _PARTS}
+    inputs -= _NOT_TAKEN.get(name, set())
     return [each for each in ("text", "image", "audio", "video") if each in inputs]
 
 

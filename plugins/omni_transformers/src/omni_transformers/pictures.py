@@ -42,7 +42,7 @@ def resize(
     new = _size(old, [size] if isinstance(size, int) else list(size), max_size)
     if new == old or not image.numel():
         return image
-    smooth = interpolation in (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC)
+    smooth = interpolation in (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC, InterpolationMode.LANCZOS)
     as_it_is = image.is_floating_point() or (image.dtype == torch.uint8 and image.device.type == "cpu")
     pixels = image.reshape(-1, *image.shape[-3:])
     found = functional.interpolate(

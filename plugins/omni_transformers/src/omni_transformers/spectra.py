@@ -14,6 +14,9 @@ _FLOOR = torch.finfo(torch.float32).eps
 class MelSpectrogram(nn.Module):
     """Computes power spectra in mel bands (HTK's, not normalised): ``[..., n]`` samples to ``[..., n_mels, frames]``."""
 
+    bank: torch.Tensor
+    window: torch.Tensor
+
     def __init__(
         self,
         sample_rate: int = 16_000,

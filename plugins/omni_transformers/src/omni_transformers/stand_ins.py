@@ -1,4 +1,4 @@
-"""Offers our functions by the names of torchvision's and torchaudio's modules where those are not installed. Imports no torch.
+"""Offers our functions by the names of torchvision's, torchaudio's and num2words' modules where they are not installed. Imports no torch.
 
 Most processors of transformers need a few functions of them. transformers looks once for what is there: when it is imported.
 """
@@ -29,8 +29,13 @@ _MODULES = {
     "torchaudio.functional": ("spectra", "resample compute_deltas forced_align merge_tokens"),
     "torchaudio.compliance": ("spectra", ""),
     "torchaudio.compliance.kaldi": ("spectra", "fbank"),
+    "num2words": ("number_words", "num2words"),
 }
 """Our module and its names, by theirs."""
+
+
+_VERSION = "0.27.0"
+"""From which transformers expects Lanczos' filter."""
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -55,7 +60,7 @@ class _StandIns(MetaPathFinder, Loader):
             package, _, _ = module.__name__.partition(".")
             raise ImportError(f"{module.__name__}.{name}: {package} is not installed; pip install {package}")
 
-        vars(module).update(__version__="0.0.0", __file__=source.__file__, __getattr__=missing)
+        vars(module).update(__version__=_VERSION, __file__=source.__file__, __getattr__=missing)
 
 
 def stand_in() -> None:

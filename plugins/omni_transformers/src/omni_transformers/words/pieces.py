@@ -18,7 +18,7 @@ def pieces(tokenizer: Any) -> Callable[[int], str]:
 
 
 class _Slow:
-    """Decodes the last few ids twice, without the new one and with it: what a text begins with may depend on what is before it."""
+    """Decodes the ids since the piece before last, without the new ones and with them: a piece may depend on what is before it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -27,14 +27,11 @@ class _Slow:
 
     def step(self, token: int) -> str:
         self._ids.append(token)
-        before = self._decoded(self._ids[: self._known])
-        text = self._decoded(self._ids)
-        if text.endswith("\ufffd") or not text.startswith(before) or len(text) == len(before):
+        before, text = self._decoded(self._ids[: self._known]), self._decoded(self._ids)
+        if len(text) <= len(before) or text.endswith("\ufffd"):
             return ""
-        self._ids, self._known = self._ids[max(0, self._known - 4) :], min(self._known, 4)
-        begun = self._decoded(self._ids[: self._known])
-        self._known = len(self._ids)
-        return self._decoded(self._ids)[len(begun) :]
+        self._ids, self._known = self._ids[self._known :], len(self._ids) - self._known
+        return text[len(before) :]
 
     def _decoded(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
