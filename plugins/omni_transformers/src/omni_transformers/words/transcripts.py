@@ -50,7 +50,7 @@ def create_recogniser(
         seconds = len(recording.sounds[0]) / rate_of(writer.prompts.processor)
         sampling = {name: value for name, value in params.items() if name not in _OWN}
         sampling.setdefault("max_new_tokens", 64 + int(seconds * TOKENS_PER_SECOND))
-        reading = _Reading(recogniser, heard=bool(params.get("language")))
+        reading = Reading(recogniser, heard=bool(params.get("language")))
         text = yield from _read(writer.write(inputs, sampling), reading)
         rest, segments = reading.end(writer, text)
         if rest or segments:
@@ -96,7 +96,7 @@ def _request(writer: Writer, recogniser: Recogniser, recording: Conversation, pa
 
 
 def _read(
-    written: Generator[str | None, None, Text], reading: _Reading
+    written: Generator[str | None, None, Text], reading: Reading
 ) -> Generator[TranscriptChunk | None, None, Text]:
     try:
         while True:
@@ -112,7 +112,7 @@ def _read(
 
 
 @define
-class _Reading:
+class Reading:
     """Reads what a recogniser writes: the name of a language before a mark, or a list of segments that is read at its end.
 
     Attributes:
