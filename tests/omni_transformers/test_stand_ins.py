@@ -52,6 +52,7 @@ torch.save(found, sys.argv[2])
 """
 
 
+@pytest.mark.full
 def test_pictures_are_those_of_torchvision(tmp_path: Path) -> None:
     if "OMNI_ORACLE_PACKAGES" not in os.environ:
         pytest.skip("needs torchvision in OMNI_ORACLE_PACKAGES; `nox` sets it")
@@ -116,7 +117,10 @@ def test_numbers_in_words() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    if not hasattr(importlib.import_module("torchvision"), "__file__") or pictures.__file__ != sys.modules["torchvision"].__file__:
+    if (
+        not hasattr(importlib.import_module("torchvision"), "__file__")
+        or pictures.__file__ != sys.modules["torchvision"].__file__
+    ):
         pytest.skip("torchvision is installed")
     with pytest.raises(ImportError, match="pip install torchvision"):
         importlib.import_module("torchvision.transforms.functional").affine  # noqa: B018

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from tiny_transformers import checkpoint
-from tiny_transformers.driving import replies, running
 
 from omni_core.api import OmniRequest
 from omni_transformers.architectures import table
@@ -19,10 +17,16 @@ from omni_transformers.words.adapters import EXTRA, NEEDS, PROMPTS, unmarked
 from omni_transformers.words.messages import rate_of
 from omni_transformers.words.steps import create_writer
 from omni_transformers.words.transcripts import create_recogniser
+from tiny_transformers import checkpoint
+from tiny_transformers.driving import replies, running
 
 TOKENS = 12
 
-TEXTS = {"VisionEncoderDecoderModel": "<s_read>", "Pix2StructForConditionalGeneration": "", "GotOcr2ForConditionalGeneration": "OCR"}
+TEXTS = {
+    "VisionEncoderDecoderModel": "<s_read>",
+    "Pix2StructForConditionalGeneration": "",
+    "GotOcr2ForConditionalGeneration": "OCR",
+}
 """The text beside all media, where not any may be one."""
 
 
@@ -62,10 +66,15 @@ def asked(content: list[dict[str, Any]]) -> OmniRequest:
 
 def as_transformers_reads(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return parts as chat templates read them."""
-    read = {"audio": lambda each: each["samples"], "image": lambda each: Image.fromarray(each["image"]), "video": lambda each: each["frames"]}
+    read = {
+        "audio": lambda each: each["samples"],
+        "image": lambda each: Image.fromarray(each["image"]),
+        "video": lambda each: each["frames"],
+    }
     return [
-        each if each["type"] == "text" else {"type": each["type"], each["type"]: read[each["type"]](each)} for each in content
-    ]  # fmt: skip
+        each if each["type"] == "text" else {"type": each["type"], each["type"]: read[each["type"]](each)}
+        for each in content
+    ]
 
 
 def times(parts: list[dict[str, Any]], processor: Any) -> dict[str, Any]:
@@ -76,8 +85,9 @@ def times(parts: list[dict[str, Any]], processor: Any) -> dict[str, Any]:
     own = processor.video_processor
     fps = getattr(own, "fps", None) or (30.0 if getattr(own, "num_frames", None) else 2.0)
     metadata = [
-        {"total_num_frames": count, "fps": fps, "duration": count / fps, "frames_indices": list(range(count))} for count in counts
-    ]  # fmt: skip
+        {"total_num_frames": count, "fps": fps, "duration": count / fps, "frames_indices": list(range(count))}
+        for count in counts
+    ]
     return {"do_sample_frames": False, "video_metadata": metadata}
 
 
@@ -89,13 +99,23 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
     parts = as_transformers_reads(content)
     if getattr(processor, "chat_template", None) and name not in PROMPTS:
         inputs = processor.apply_chat_template(
-            [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
-            **({"processor_kwargs": {"videos_kwargs": times(parts, processor)}} if hasattr(processor, "tokenizer") else {}),
-        )  # fmt: skip
+            [{"role": "user", "content": parts}],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            **(
+                {"processor_kwargs": {"videos_kwargs": times(parts, processor)}}
+                if hasattr(processor, "tokenizer")
+                else {}
+            ),
+        )
     else:
         text = "".join(each.get("text") or str(getattr(processor, f"{each['type']}_token", "")) for each in parts)
         if getattr(getattr(processor, "tokenizer", None), "chat_template", None):
-            text = processor.tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False)
+            text = processor.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+            )
         named = {"image": "images", "audio": "audio", "video": "videos"}
         if name == "GotOcr2ForConditionalGeneration":
             text = None
@@ -105,7 +125,15 @@ def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
             return _generated(model, _voxtral(processor, parts))
         if name == "VisionEncoderDecoderModel":
             inputs = dict(processor(images=[parts[0]["image"]], return_tensors="pt"))
-            return _generated(model, inputs | {"decoder_input_ids": processor.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids})
+            return _generated(
+                model,
+                inputs
+                | {
+                    "decoder_input_ids": processor.tokenizer(
+                        text, add_special_tokens=False, return_tensors="pt"
+                    ).input_ids
+                },
+            )
         given = {named[each["type"]]: [each[each["type"]]] for each in parts if each["type"] != "text"}
         inputs = processor(text=text or None, return_tensors="pt", **given)
     return _generated(model, inputs | EXTRA.get(name, {}))
@@ -122,14 +150,19 @@ def _voxtral(processor: Any, parts: list[dict[str, Any]]) -> dict[str, Any]:
             continue
         ids += [tokens[2], *[24] * 25]
         sound = np.pad(each["audio"], (0, 32_000 - len(each["audio"])))
-        features = {"input_features": processor.feature_extractor(sound, sampling_rate=16_000, return_tensors="pt").input_features}
+        features = {
+            "input_features": processor.feature_extractor(
+                sound, sampling_rate=16_000, return_tensors="pt"
+            ).input_features
+        }
     return {"input_ids": torch.tensor([[*ids, tokens[1]]]), **features}
 
 
 def _generated(model: Any, inputs: Any) -> list[int]:
     inputs = {
-        name: each.to(model.dtype) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for name, each in inputs.items()
-    }  # fmt: skip
+        name: each.to(model.dtype) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+        for name, each in inputs.items()
+    }
     with torch.inference_mode():
         ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=TOKENS)
     if model.config.is_encoder_decoder:
@@ -165,7 +198,9 @@ def check_transcripts(name: str) -> None:
         ids = reference_transcript_ids(name, each["samples"])
         assert result.text == tokenizer.decode(ids, skip_special_tokens=True)
         assert "".join(chunk.text for chunk in streamed) == result.text
-        assert result.finish_reason == "length" or name.startswith("Kyutai")  # one token for each frame of sound, and no more
+        assert result.finish_reason == "length" or name.startswith(
+            "Kyutai"
+        )  # one token for each frame of sound, and no more
     if not name.startswith("Kyutai"):  # the codes of a random codec are all equal
         assert len({result.text for _, result in found}) > 1, "all transcripts are equal"
 

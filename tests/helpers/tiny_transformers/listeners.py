@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import transformers as T
+
 from tiny_transformers import maker
 from tiny_transformers.tiny import save, tokenizer_of
 
@@ -27,7 +28,11 @@ def heard(
 
     @maker(name)
     def make(folder: Path) -> None:
-        marks = {"audio": mark, "image": (named or {}).get("image_token", ""), "video": (named or {}).get("video_token", "")}
+        marks = {
+            "audio": mark,
+            "image": (named or {}).get("image_token", ""),
+            "video": (named or {}).get("video_token", ""),
+        }
         tokenizer = tokenizer_of(marks if template else None, *more, **(named or {}))
         given: dict[str, object] = {part: sound, "tokenizer": tokenizer, **(parts or {}), **settings}
         if template:
@@ -43,106 +48,221 @@ MELS = {"num_mel_bins": 16, "max_source_positions": 100}
 AUDIO = {"audio_token": "<|AUDIO|>"}
 AUDIO_ID = {"audio_token_id": "<|AUDIO|>", "audio_token_index": "<|AUDIO|>"}
 
-GRANITE = {"encoder_hidden_size": 32, "hidden_dim": 32, "projector_config": {"encoder_hidden_size": 32, "cross_attention_frequency": 1}, "conv_kernel_size": 5, "output_dim": 8}
-heard("Qwen2AudioForConditionalGeneration", "Qwen2AudioProcessor", whisper(), "<|audio_bos|><|AUDIO|><|audio_eos|>", AUDIO,
-      ("<|audio_bos|>", "<|audio_eos|>"), MELS, AUDIO_ID)  # fmt: skip
-heard("AudioFlamingo3ForConditionalGeneration", "AudioFlamingo3Processor", whisper(), "<sound>", None, ("<sound>",), MELS,
-      {"audio_token_id": "<sound>"}, max_audio_len=60)  # fmt: skip
-heard("MusicFlamingoForConditionalGeneration", "MusicFlamingoProcessor", whisper(), "<sound>", None, ("<sound>", "<|sound_bos|>", "<|sound_eos|>"), MELS,
-      {"audio_token_id": "<sound>", "audio_bos_token_id": "<|sound_bos|>", "audio_eos_token_id": "<|sound_eos|>"}, max_audio_len=60)  # fmt: skip
-heard("GlmAsrForConditionalGeneration", "GlmAsrProcessor", whisper(), "<|begin_of_audio|><|pad|><|end_of_audio|>", None,
-      ("<|pad|>", "<|begin_of_audio|>", "<|end_of_audio|>"), {**MELS, "max_position_embeddings": 500}, {"audio_token_id": "<|pad|>"}, max_audio_len=60)  # fmt: skip
-heard("Qwen3ASRForConditionalGeneration", "Qwen3ASRProcessor", T.Qwen3ASRFeatureExtractor(feature_size=16), "<|audio_start|><|audio_pad|><|audio_end|>",
-      {"audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"}, ("<asr_text>",), 
-      {**MELS, "output_dim": 32, "downsample_hidden_size": 16, "n_window": 50}, {"audio_token_id": "<|audio_pad|>"})  # fmt: skip
-heard("FunAsrNanoForConditionalGeneration", "FunAsrNanoProcessor", T.FunAsrNanoFeatureExtractor(feature_size=16), "<|object_ref_start|>", None,
-      ("<|object_ref_start|>",), {**MELS, "num_timestamp_prediction_layers": 1, "max_position_embeddings": 500, "adaptor_config": {"intermediate_size": 8}}, {"audio_token_id": "<|object_ref_start|>"})  # fmt: skip
-heard("GraniteSpeechForConditionalGeneration", "GraniteSpeechProcessor", T.GraniteSpeechFeatureExtractor(), "<|audio|>", None, ("<|audio|>",),
-      GRANITE,
-      {"audio_token_id": "<|audio|>", "audio_token_index": "<|audio|>"}, part="audio_processor")  # fmt: skip
-heard("MossTranscribeDiarizeForConditionalGeneration", "MossTranscribeDiarizeProcessor", T.MossTranscribeDiarizeFeatureExtractor(feature_size=16, chunk_length=2),
-      "<|audio_start|><|audio_pad|><|audio_end|>", None, ("<|audio_pad|>", "<|audio_start|>", "<|audio_end|>"), MELS, {"audio_token_id": "<|audio_pad|>"})  # fmt: skip
-heard("VibeVoiceAsrForConditionalGeneration", "VibeVoiceAsrProcessor", T.VibeVoiceAcousticTokenizerFeatureExtractor(), "<|object_ref_start|><|box_start|><|object_ref_end|>", None,
-      ("<|box_start|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|AUDIO_DURATION|>"), {"hidden_size": 32, "num_filters": 4, "depths": [1] * 7, "_own": ("depths",)}, {"audio_token_id": "<|box_start|>", "audio_bos_token_id": "<|object_ref_start|>", "audio_eos_token_id": "<|object_ref_end|>"})  # fmt: skip
-heard("GraniteSpeechPlusForConditionalGeneration", "GraniteSpeechProcessor", T.GraniteSpeechFeatureExtractor(), "<|audio|>", None, ("<|audio|>",),
-      GRANITE, {"audio_token_id": "<|audio|>", "audio_token_index": "<|audio|>"}, part="audio_processor")  # fmt: skip
-OMNI = {"image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>", "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>",
-        "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"}  # fmt: skip
-OMNI_IDS = {f"{kind}_token_{end}": f"<|{kind.upper()}|>" for kind in ("image", "audio", "video") for end in ("id", "index")} | {
-    "vision_start_token_id": "<|vision_bos|>", "vision_end_token_id": "<|vision_eos|>", "audio_start_token_id": "<|audio_bos|>", "audio_end_token_id": "<|audio_eos|>"}  # fmt: skip
-PIXELS = {"size": {"shortest_edge": 56 * 56, "longest_edge": 56 * 56 * 4}}
-ROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
-
-
-def thinker(name: str, processor: str, patch: int, video: object, **sizes: object) -> None:
-    @maker(name)
-    def make(folder: Path) -> None:
-        marks = {"audio": "<|audio_bos|><|AUDIO|><|audio_eos|>"} | {kind: f"<|vision_bos|><|{kind.upper()}|><|vision_eos|>" for kind in ("image", "video")}
-        tokenizer = tokenizer_of(marks, **OMNI)
-        made = getattr(T, processor)(
-            image_processor=T.Qwen2VLImageProcessor(**PIXELS, patch_size=patch), video_processor=video, feature_extractor=whisper(), tokenizer=tokenizer,
-            chat_template=tokenizer.chat_template,
-        )  # fmt: skip
-        save(folder, name, made, {**MELS, "text_config": {"rope_parameters": ROPE}, "output_dim": 32, "out_hidden_size": 32, "patch_size": patch, "_own": ("vision_start_token_id",), "vision_start_token_id": 0, **sizes}, OMNI_IDS)
-
-
-thinker("Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2_5OmniProcessor", 14, T.Qwen2VLVideoProcessor(**PIXELS), fullatt_block_indexes=[1], window_size=28, n_window=50)
-thinker("Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3OmniMoeProcessor", 16, T.Qwen2VLVideoProcessor(**PIXELS, patch_size=16), deepstack_visual_indexes=[0], downsample_hidden_size=16)
-
-heard("Phi4MultimodalForCausalLM", "Phi4MultimodalProcessor", T.Phi4MultimodalFeatureExtractor(), "<|audio|>", {"image_token": "<|image|>", "audio_token": "<|audio|>"},
-      (), {"num_blocks": 2, "ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32, "nemo_conv_channels": 32, "image_size": 448, "crop_size": 448, "original_max_position_embeddings": 4096,
-           "vision_config": {"num_hidden_layers": 3}, "audio_config": {}}, {"image_token_id": "<|image|>", "audio_token_id": "<|audio|>"}, part="audio_processor",
-      parts={"image_processor": T.Phi4MultimodalImageProcessor(dynamic_hd=1)})  # fmt: skip
-GEMMA = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>", "video_token": "<|video|>"}
-GEMMA_IDS = {"image_token_id": "<|image|>", "boi_token_id": "<|image>", "eoi_token_id": "<image|>", "audio_token_id": "<|audio|>", "boa_token_id": "<|audio>", "eoa_token_id": "<audio|>",
-             "eoa_token_index": "<audio|>", "video_token_id": "<|video|>"}  # fmt: skip
-
-
-@maker("Gemma4ForConditionalGeneration")
-def gemma4(folder: Path) -> None:
-    tokenizer = tokenizer_of({"audio": "<|audio|>", "image": "<|image|>", "video": "<|video|>"}, **GEMMA)
-    made = T.Gemma4Processor(
-        T.Gemma4AudioFeatureExtractor(), T.Gemma4ImageProcessor(max_soft_tokens=70), tokenizer, T.Gemma4VideoProcessor(max_soft_tokens=70), chat_template=tokenizer.chat_template, image_seq_length=70,
-    )  # fmt: skip
-    save(folder, "Gemma4ForConditionalGeneration", made, {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320, "global_head_dim": 8, "num_kv_shared_layers": 0, "sliding_window": 16,
-         "output_proj_dims": 32, "text_config": {"layer_types": ["sliding_attention", "full_attention"], "_own": ("global_head_dim",), "global_head_dim": 8}}, GEMMA_IDS, T.Gemma4Config(vision_config={}, audio_config={}))  # fmt: skip
+GRANITE = {
+    "encoder_hidden_size": 32,
+    "hidden_dim": 32,
+    "projector_config": {"encoder_hidden_size": 32, "cross_attention_frequency": 1},
+    "conv_kernel_size": 5,
+    "output_dim": 8,
+}
+heard(
+    "Qwen2AudioForConditionalGeneration",
+    "Qwen2AudioProcessor",
+    whisper(),
+    "<|audio_bos|><|AUDIO|><|audio_eos|>",
+    AUDIO,
+    ("<|audio_bos|>", "<|audio_eos|>"),
+    MELS,
+    AUDIO_ID,
+)
+heard(
+    "AudioFlamingo3ForConditionalGeneration",
+    "AudioFlamingo3Processor",
+    whisper(),
+    "<sound>",
+    None,
+    ("<sound>",),
+    MELS,
+    {"audio_token_id": "<sound>"},
+    max_audio_len=60,
+)
+heard(
+    "MusicFlamingoForConditionalGeneration",
+    "MusicFlamingoProcessor",
+    whisper(),
+    "<sound>",
+    None,
+    ("<sound>", "<|sound_bos|>", "<|sound_eos|>"),
+    MELS,
+    {"audio_token_id": "<sound>", "audio_bos_token_id": "<|sound_bos|>", "audio_eos_token_id": "<|sound_eos|>"},
+    max_audio_len=60,
+)
+heard(
+    "GlmAsrForConditionalGeneration",
+    "GlmAsrProcessor",
+    whisper(),
+    "<|begin_of_audio|><|pad|><|end_of_audio|>",
+    None,
+    ("<|pad|>", "<|begin_of_audio|>", "<|end_of_audio|>"),
+    {**MELS, "max_position_embeddings": 500},
+    {"audio_token_id": "<|pad|>"},
+    max_audio_len=60,
+)
+heard(
+    "Qwen3ASRForConditionalGeneration",
+    "Qwen3ASRProcessor",
+    T.Qwen3ASRFeatureExtractor(feature_size=16),
+    "<|audio_start|><|audio_pad|><|audio_end|>",
+    {"audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"},
+    ("<asr_text>",),
+    {**MELS, "output_dim": 32, "downsample_hidden_size": 16, "n_window": 50},
+    {"audio_token_id": "<|audio_pad|>"},
+)
+heard(
+    "FunAsrNanoForConditionalGeneration",
+    "FunAsrNanoProcessor",
+    T.FunAsrNanoFeatureExtractor(feature_size=16),
+    "<|object_ref_start|>",
+    None,
+    ("<|object_ref_start|>",),
+    {
+        **MELS,
+        "num_timestamp_prediction_layers": 1,
+        "max_position_embeddings": 500,
+        "adaptor_config": {"intermediate_size": 8},
+    },
+    {"audio_token_id": "<|object_ref_start|>"},
+)
+heard(
+    "GraniteSpeechForConditionalGeneration",
+    "GraniteSpeechProcessor",
+    T.GraniteSpeechFeatureExtractor(),
+    "<|audio|>",
+    None,
+    ("<|audio|>",),
+    GRANITE,
+    {"audio_token_id": "<|audio|>", "audio_token_index": "<|audio|>"},
+    part="audio_processor",
+)
+heard(
+    "MossTranscribeDiarizeForConditionalGeneration",
+    "MossTranscribeDiarizeProcessor",
+    T.MossTranscribeDiarizeFeatureExtractor(feature_size=16, chunk_length=2),
+    "<|audio_start|><|audio_pad|><|audio_end|>",
+    None,
+    ("<|audio_pad|>", "<|audio_start|>", "<|audio_end|>"),
+    MELS,
+    {"audio_token_id": "<|audio_pad|>"},
+)
+heard(
+    "VibeVoiceAsrForConditionalGeneration",
+    "VibeVoiceAsrProcessor",
+    T.VibeVoiceAcousticTokenizerFeatureExtractor(),
+    "<|object_ref_start|><|box_start|><|object_ref_end|>",
+    None,
+    ("<|box_start|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|AUDIO_DURATION|>"),
+    {"hidden_size": 32, "num_filters": 4, "depths": [1] * 7, "_own": ("depths",)},
+    {
+        "audio_token_id": "<|box_start|>",
+        "audio_bos_token_id": "<|object_ref_start|>",
+        "audio_eos_token_id": "<|object_ref_end|>",
+    },
+)
+heard(
+    "GraniteSpeechPlusForConditionalGeneration",
+    "GraniteSpeechProcessor",
+    T.GraniteSpeechFeatureExtractor(),
+    "<|audio|>",
+    None,
+    ("<|audio|>",),
+    GRANITE,
+    {"audio_token_id": "<|audio|>", "audio_token_index": "<|audio|>"},
+    part="audio_processor",
+)
+heard(
+    "Phi4MultimodalForCausalLM",
+    "Phi4MultimodalProcessor",
+    T.Phi4MultimodalFeatureExtractor(),
+    "<|audio|>",
+    {"image_token": "<|image|>", "audio_token": "<|audio|>"},
+    (),
+    {
+        "num_blocks": 2,
+        "ext_pw_out_channel": 32,
+        "depthwise_separable_out_channel": 32,
+        "nemo_conv_channels": 32,
+        "image_size": 448,
+        "crop_size": 448,
+        "original_max_position_embeddings": 4096,
+        "vision_config": {"num_hidden_layers": 3},
+        "audio_config": {},
+    },
+    {"image_token_id": "<|image|>", "audio_token_id": "<|audio|>"},
+    part="audio_processor",
+    parts={"image_processor": T.Phi4MultimodalImageProcessor(dynamic_hd=1)},
+)
 
 
 @maker("Nemotron3_5TranscribeForConditionalGeneration")
 def nemotron_transcribe(folder: Path) -> None:
     tokenizer, words = tokenizer_of({"audio": "<|audio|>"}, "<|audio|>"), tokenizer_of(None)
-    made = T.Nemotron3_5TranscribeProcessor(T.ParakeetFeatureExtractor(feature_size=16), tokenizer, words, chat_template=tokenizer.chat_template)
-    save(folder, "Nemotron3_5TranscribeForConditionalGeneration", made, {"num_mel_bins": 16, "audio_hidden_size": 32, "max_position_embeddings": 500, "num_key_value_heads": 4, "blank_token_id": 319, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2}, {"audio_token_id": "<|audio|>"})
+    made = T.Nemotron3_5TranscribeProcessor(
+        T.ParakeetFeatureExtractor(feature_size=16), tokenizer, words, chat_template=tokenizer.chat_template
+    )
+    save(
+        folder,
+        "Nemotron3_5TranscribeForConditionalGeneration",
+        made,
+        {
+            "num_mel_bins": 16,
+            "audio_hidden_size": 32,
+            "max_position_embeddings": 500,
+            "num_key_value_heads": 4,
+            "blank_token_id": 319,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "ssm_state_size": 8,
+            "n_groups": 2,
+        },
+        {"audio_token_id": "<|audio|>"},
+    )
 
 
 @maker("KyutaiSpeechToTextForConditionalGeneration")
 def kyutai(folder: Path) -> None:
-    sizes = {"num_codebooks": 4, "codebook_vocab_size": 33, "audio_bos_token_id": 32, "_own": ("audio_pad_token_id",), "audio_pad_token_id": 33 + 320, "num_key_value_heads": 4,
-             "codec_config": {"num_quantizers": 4, "codebook_size": 32, "codebook_dim": 8, "vector_quantization_hidden_dimension": 8, "num_filters": 4, "num_semantic_quantizers": 1, "upsample_groups": 32}}  # fmt: skip
-    made = T.KyutaiSpeechToTextProcessor(T.KyutaiSpeechToTextFeatureExtractor(audio_delay_seconds=0.2, audio_silence_prefix_seconds=0.1), tokenizer_of(None))
+    sizes = {
+        "num_codebooks": 4,
+        "codebook_vocab_size": 33,
+        "audio_bos_token_id": 32,
+        "_own": ("audio_pad_token_id",),
+        "audio_pad_token_id": 33 + 320,
+        "num_key_value_heads": 4,
+        "codec_config": {
+            "num_quantizers": 4,
+            "codebook_size": 32,
+            "codebook_dim": 8,
+            "vector_quantization_hidden_dimension": 8,
+            "num_filters": 4,
+            "num_semantic_quantizers": 1,
+            "upsample_groups": 32,
+        },
+    }
+    made = T.KyutaiSpeechToTextProcessor(
+        T.KyutaiSpeechToTextFeatureExtractor(audio_delay_seconds=0.2, audio_silence_prefix_seconds=0.1),
+        tokenizer_of(None),
+    )
     save(folder, "KyutaiSpeechToTextForConditionalGeneration", made, sizes, scale=0.1)
 
 
 @maker("VoxtralForConditionalGeneration")
 def voxtral(folder: Path) -> None:
-    tokens = ("[INST]", "[/INST]", "[BEGIN_AUDIO]", "[TRANSCRIBE]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
-    made = T.VoxtralProcessor(whisper(), tokenizer_of(None, *tokens))  # its token of sound has a fixed number, here that of a letter
-    save(folder, "VoxtralForConditionalGeneration", made, {**MELS, "intermediate_size": 128, "_own": ("audio_token_id",), "audio_token_id": 24}, config=T.VoxtralConfig(audio_token_id=24))
-
-
-@maker("Gemma4UnifiedForConditionalGeneration")
-def gemma4_unified(folder: Path) -> None:
-    tokenizer = tokenizer_of({"audio": "<|audio|>", "image": "<|image|>", "video": "<|video|>"}, **GEMMA)
-    made = T.Gemma4UnifiedProcessor(
-        T.Gemma4UnifiedAudioFeatureExtractor(), T.Gemma4UnifiedImageProcessor(max_soft_tokens=70), tokenizer, T.Gemma4UnifiedVideoProcessor(max_soft_tokens=70), chat_template=tokenizer.chat_template, image_seq_length=70,
-    )  # fmt: skip
-    save(folder, "Gemma4UnifiedForConditionalGeneration", made, {"num_kv_shared_layers": 0, "sliding_window": 16, "mm_embed_dim": 32,
-         "output_proj_dims": 32, "text_config": {"layer_types": ["sliding_attention", "full_attention"], "_own": ("global_head_dim",), "global_head_dim": 8}}, GEMMA_IDS, T.Gemma4UnifiedConfig(vision_config={}, audio_config={}))
-
-
-@maker("NemotronH_Omni_Reasoning_V3")
-def nemotron_omni(folder: Path) -> None:
-    tokens = ("<image>", "<video>", "<so_embedding>", "<so_start>", "<so_end>", "<img>", "</img>")
-    tokenizer = tokenizer_of({"audio": "<so_embedding>", "image": "<image>", "video": "<video>"}, *tokens)
-    made = T.NemotronH_Omni_Reasoning_V3Processor(T.NemotronH_Omni_Reasoning_V3ImageProcessor(patch_size=16, min_num_patches=4, max_num_patches=16), T.NemotronH_Omni_Reasoning_V3VideoProcessor(patch_size=16, video_target_num_patches=16, norm_mean=[0.5] * 3, norm_std=[0.5] * 3), tokenizer, T.ParakeetFeatureExtractor(feature_size=16), chat_template=tokenizer.chat_template)
-    save(folder, "NemotronH_Omni_Reasoning_V3", made, {"vision_hidden_size": 32, "projector_hidden_size": 32, "image_size": 64, "max_img_size": 128, "num_key_value_heads": 4, "num_mel_bins": 16, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2}, {"image_token_id": "<image>", "video_token_id": "<video>", "audio_token_id": "<so_embedding>"})
+    tokens = (
+        "[INST]",
+        "[/INST]",
+        "[BEGIN_AUDIO]",
+        "[TRANSCRIBE]",
+        "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]",
+        "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]",
+    )
+    made = T.VoxtralProcessor(
+        whisper(), tokenizer_of(None, *tokens)
+    )  # its token of sound has a fixed number, here that of a letter
+    save(
+        folder,
+        "VoxtralForConditionalGeneration",
+        made,
+        {**MELS, "intermediate_size": 128, "_own": ("audio_token_id",), "audio_token_id": 24},
+        config=T.VoxtralConfig(audio_token_id=24),
+    )

@@ -8,31 +8,48 @@ from typing import Any
 
 import torch
 import transformers
-from tiny_transformers import TEMPLATE, byte_tokenizer
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from omni_transformers.architectures import table
+from tiny_transformers import TEMPLATE, byte_tokenizer
 
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "embed_dim", "n_embd", "embedding_size", "dim", "feat_dim"), 32),
-    **dict.fromkeys(("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "n_inner", "mlp_dim"), 64),
+    **dict.fromkeys(
+        ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "n_inner", "mlp_dim"), 64
+    ),
     **dict.fromkeys(("shared_expert_intermediate_size", "moe_intermediate_size", "intermediate_size_mlp"), 32),
-    **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "depth", "n_layer"), 2),
-    **dict.fromkeys(("num_attention_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "n_head"), 4),
+    **dict.fromkeys(
+        (
+            "num_hidden_layers",
+            "encoder_layers",
+            "decoder_layers",
+            "num_layers",
+            "num_decoder_layers",
+            "depth",
+            "n_layer",
+        ),
+        2,
+    ),
+    **dict.fromkeys(
+        ("num_attention_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "n_head"), 4
+    ),
     **dict.fromkeys(("attention_heads",), 4),
     **dict.fromkeys(("num_key_value_heads",), 2),
     **dict.fromkeys(("head_dim", "d_kv"), 8),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok",), 2),
-}  # fmt: skip
+}
 """Values of the fields of these names, wherever they are numbers."""
 
 
 def shrunk(config: PreTrainedConfig, sizes: Mapping[str, Any]) -> PreTrainedConfig:
     """Return a config with small fields. ``sizes``: of fields, before :data:`SIZES`; those of a part of the config are a mapping."""
     fields = config.to_dict()
-    parts = {name: each for name in config.sub_configs if isinstance(each := getattr(config, name, None), PreTrainedConfig)}
+    parts = {
+        name: each for name in config.sub_configs if isinstance(each := getattr(config, name, None), PreTrainedConfig)
+    }
     for name, part in parts.items():
         own = sizes.get(name, {})
         fields[name] = shrunk(part, {**_plain(sizes), **own}).to_dict()
@@ -41,7 +58,13 @@ def shrunk(config: PreTrainedConfig, sizes: Mapping[str, Any]) -> PreTrainedConf
         if name in fields and name not in parts and (name in sizes or isinstance(fields[name], int)):
             fields[name] = value
     fields |= {name: value for name, value in sizes.items() if name not in parts and name in sizes.get("_own", ())}
-    for name in ("layer_types", "per_layer_config", "no_rope_layers", "mlp_layer_types", "local_layer_ids"):  # made anew by the class
+    for name in (
+        "layer_types",
+        "per_layer_config",
+        "no_rope_layers",
+        "mlp_layer_types",
+        "local_layer_ids",
+    ):  # made anew by the class
         if name not in sizes:
             fields.pop(name, None)
     return type(config).from_dict(fields)
@@ -76,7 +99,10 @@ def save(
         scale: of the weights.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    small = shrunk(config or CONFIG_MAPPING[table()[architecture].model_type](), {"vocab_size": 320, "tie_word_embeddings": False, **(sizes or {})})
+    small = shrunk(
+        config or CONFIG_MAPPING[table()[architecture].model_type](),
+        {"vocab_size": 320, "tie_word_embeddings": False, **(sizes or {})},
+    )
     _number(small, {"pad_token_id": "<pad>", "bos_token_id": "<s>", "eos_token_id": "</s>", **(ids or {})}, tokenizer)
     model = getattr(transformers, architecture)(small).eval()
     with torch.no_grad():  # attention that looks at one position only would hide most mistakes
@@ -105,8 +131,14 @@ def tokenizer_of(marks: Mapping[str, str] | None = None, *more: str, **named: st
     Args:
         marks: what the chat template writes for each kind of media; ``None``: there is no template.
     """
-    made = byte_tokenizer(*dict.fromkeys([*named.values(), *more]), template=None if marks is None else template(**marks))
+    made = byte_tokenizer(
+        *dict.fromkeys([*named.values(), *more]), template=None if marks is None else template(**marks)
+    )
     return type(made)(
-        tokenizer_object=made.backend_tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>",
-        chat_template=made.chat_template, extra_special_tokens=named,
-    )  # fmt: skip
+        tokenizer_object=made.backend_tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=made.chat_template,
+        extra_special_tokens=named,
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tiny_transformers import MAKERS, examples, listeners, seers, writers
+from tiny_transformers import MAKERS, examples, further_seers, listeners, omnis, seers, writers
 
 from omni_transformers.words.recognisers import RECOGNISERS
 
-assert listeners and seers and writers
+HOMES = {each.__name__ for each in (further_seers, listeners, omnis, seers, writers)}
+"""The modules with the makers of this kind."""
 
 ALWAYS = (
     "Qwen2AudioForConditionalGeneration",
@@ -20,7 +21,9 @@ ALWAYS = (
 )
 """Those of each run of the tests."""
 
-OURS = [name for name, make in MAKERS.items() if make.__module__ in (listeners.__name__, seers.__name__, writers.__name__)]
+OURS = [
+    name for name, make in MAKERS.items() if make.__module__ in (listeners.__name__, seers.__name__, writers.__name__)
+]
 
 
 def cases(names: list[str]) -> list[object]:

@@ -23,7 +23,8 @@ from omni_core import open_async
 from omni_serve import Settings, create_app
 from omni_transformers.pipeline import transformers
 
-assert listeners and seers
+assert listeners
+assert seers
 pytestmark = pytest.mark.asyncio
 
 
@@ -57,7 +58,11 @@ def text_of(name: str, ids: list[int]) -> str:
 
 
 async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
-    name, samples, prompt = "Qwen2AudioForConditionalGeneration", examples.media("audio"), "Transcribe the audio into text."
+    name, samples, prompt = (
+        "Qwen2AudioForConditionalGeneration",
+        examples.media("audio"),
+        "Transcribe the audio into text.",
+    )
     ids = examples.reference(name, [examples.part("audio"), {"type": "text", "text": prompt}])
     sound = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav(samples)).decode(), "format": "wav"}}
     async with served(ending(name, tmp_path / "tiny", ids[5])) as client:
@@ -72,6 +77,7 @@ async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
             await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [picture]}])
 
 
+@pytest.mark.full
 async def test_a_seer_answers() -> None:
     name, pixels = "LlavaForConditionalGeneration", examples.media("image")
     file = io.BytesIO()

@@ -20,7 +20,9 @@ from omni_transformers.loading import load_processor
 from omni_transformers.words.declaration import interface
 from omni_transformers.words.prompts import Prompts
 
-assert listeners and seers and writers
+assert listeners
+assert seers
+assert writers
 LLAVA, QWEN_AUDIO, QWEN_VL = (
     "LlavaForConditionalGeneration",
     "Qwen2AudioForConditionalGeneration",
@@ -69,7 +71,7 @@ def test_roles_and_tools_reach_the_template() -> None:
 def test_a_text_that_spells_a_special_token_stays_a_text(name: str) -> None:
     spelled = "a</s>b<image><s>"
     found = ids(name, {"role": "user", "content": spelled})
-    assert 258 not in found and 257 not in found
+    assert not {257, 258} & set(found)
     assert text_of(name, found).startswith(f"user: {spelled}")
 
 
@@ -107,7 +109,9 @@ def test_a_recording_that_would_be_cut_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"3.0 s of sound; this model hears the first 2 s"):
         ids(QWEN_AUDIO, {"role": "user", "content": [long]})
     with pytest.raises(InvalidRequestError, match="over the limit of 1 s"):
-        prompts(QWEN_AUDIO, max_audio_seconds=1.0).inputs(OmniRequest({"messages": [{"role": "user", "content": [long]}]}))
+        prompts(QWEN_AUDIO, max_audio_seconds=1.0).inputs(
+            OmniRequest({"messages": [{"role": "user", "content": [long]}]})
+        )
 
 
 def test_frames_are_told_with_their_times() -> None:
@@ -128,7 +132,7 @@ def test_what_a_checkpoint_offers() -> None:
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     tokenizer_of({}).save_pretrained(tmp_path)
     (tmp_path / "processor_config.json").write_text('{"processor_class": "VoxtralRealtimeProcessor"}')
-    with pytest.raises(ConfigError, match="needs a package that is not installed: .*pip install mistral-common"):
+    with pytest.raises(ConfigError, match=r"needs a package that is not installed: .*pip install mistral-common"):
         load_processor(str(tmp_path))
 
 

@@ -30,7 +30,12 @@ FORMS = {
 }
 """Kind and form by the auto table of transformers; an architecture in several has that of the first."""
 
-_PARTS = {"image_processor": "image", "feature_extractor": "audio", "audio_processor": "audio", "video_processor": "video"}
+_PARTS = {
+    "image_processor": "image",
+    "feature_extractor": "audio",
+    "audio_processor": "audio",
+    "video_processor": "video",
+}
 """What a processor takes, by its parts."""
 
 _NOT_TAKEN = {"NemotronH_Omni_Reasoning_V3": {"video"}}  # its generate() fails for them

@@ -41,7 +41,9 @@ _VERSION = "0.27.0"
 class _StandIns(MetaPathFinder, Loader):
     """Finds and makes them. It is asked last: a package that is installed comes before."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         package, _, within = fullname.partition(".")
         if fullname not in _MODULES or (within and not isinstance(sys.modules[package].__loader__, _StandIns)):
             return None

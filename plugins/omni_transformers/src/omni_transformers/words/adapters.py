@@ -79,7 +79,12 @@ def read_off(prompts: Prompts, conversation: Conversation) -> Any:
     )  # fmt: skip
 
 
-@prompt("Blip2ForConditionalGeneration", "Florence2ForConditionalGeneration", "Pix2StructForConditionalGeneration", "InstructBlipForConditionalGeneration")
+@prompt(
+    "Blip2ForConditionalGeneration",
+    "Florence2ForConditionalGeneration",
+    "Pix2StructForConditionalGeneration",
+    "InstructBlipForConditionalGeneration",
+)
 def unmarked(prompts: Prompts, conversation: Conversation) -> Any:
     """The processor puts the pictures in front of the text by itself."""
     return prompts.plain(conversation, marked=False)
@@ -106,8 +111,8 @@ def in_instructions(prompts: Prompts, conversation: Conversation) -> Any:
         for part in message["content"]:
             if part["type"] == "audio":
                 padded = listener(
-                    part["audio"], sampling_rate=listener.sampling_rate, padding=True, truncation=False, pad_to_multiple_of=listener.n_samples,
-                    return_tensors="pt",
+                    part["audio"], sampling_rate=listener.sampling_rate, padding=True, truncation=False,
+                    pad_to_multiple_of=listener.n_samples, return_tensors="pt",
                 ).input_features[0]  # fmt: skip
                 windows = padded.reshape(len(padded), -1, listener.nb_max_frames).transpose(0, 1)
                 features.append(windows)

@@ -117,7 +117,12 @@ class Prompts:
         return self._sanitised(self.processor.apply_chat_template, spelled, messages, **_TENSORS, **named)
 
     def _by_processor(
-        self, conversation: Conversation, messages: list[Any], named: dict[str, Any], in_parts: bool, spelled: str | None
+        self,
+        conversation: Conversation,
+        messages: list[Any],
+        named: dict[str, Any],
+        in_parts: bool,
+        spelled: str | None,
     ) -> Any:
         settings: dict[str, Any] = {}
         if conversation.videos:

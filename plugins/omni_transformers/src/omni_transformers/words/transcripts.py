@@ -7,7 +7,15 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, Segment, StagePayload, Transcript, TranscriptChunk
+from omni_core.api import (
+    InvalidRequestError,
+    OmniRequest,
+    Scheduler,
+    Segment,
+    StagePayload,
+    Transcript,
+    TranscriptChunk,
+)
 from omni_media.api import LIMITS
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved
