@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
 from omni_media.api import Limits
 from omni_transformers.architectures import table
 from omni_transformers.checkpoints import read
-from omni_transformers.loading import load_processor
+from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import interface
 from omni_transformers.words.prompts import Prompts
 
@@ -134,6 +135,41 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "processor_config.json").write_text('{"processor_class": "VoxtralRealtimeProcessor"}')
     with pytest.raises(ConfigError, match=r"needs a package that is not installed: .*pip install mistral-common"):
         load_processor(str(tmp_path))
+
+
+def test_a_package_that_a_model_needs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n"}'
+    )
+    (tmp_path / "model.safetensors").write_bytes((checkpoint(LLAVA) / "model.safetensors").read_bytes())
+    with pytest.raises(ConfigError, match=r"its model needs a package that is not installed: .*pip install timm"):
+        load_model(str(tmp_path))
+
+
+def test_voxtral_has_a_mark_for_transcripts() -> None:
+    name, sound = "VoxtralForConditionalGeneration", examples.part("audio")
+    tokens = prompts(name).tokenizer.convert_tokens_to_ids(["[INST]", "[BEGIN_AUDIO]", "[/INST]", "[TRANSCRIBE]"])
+    instruct, begin, end, transcribe = tokens
+    language = prompts(name).tokenizer.encode("lang:de", add_special_tokens=False)
+    heard = [257, instruct, begin, *[24] * 25]
+    told = {"type": "text", "text": "Transcribe the audio into text. The language is: de."}
+    assert ids(name, {"role": "user", "content": [sound, told]}) == [*heard, end, *language, transcribe]
+    told = {"type": "text", "text": "Transcribe the audio into text."}
+    assert ids(name, {"role": "user", "content": [sound, told]}) == [*heard, end, transcribe]
+    turns = [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"},
+    ]
+    found = text_of(name, ids(name, *turns, {"role": "user", "content": "d"}))
+    assert found == "<s>[SYSTEM_PROMPT]a[/SYSTEM_PROMPT][INST]b[/INST]c</s>[INST]d[/INST]"
+
+
+def test_tools_are_offered_where_the_template_has_them_in_a_known_form(tmp_path: Path) -> None:
+    shutil.copytree(checkpoint("LlamaForCausalLM"), tmp_path / "a")
+    assert interface(read(str(tmp_path / "a"))).tool_format is None
+    (tmp_path / "a" / "chat_template.jinja").write_text("{{ tools }} <tool_call>{}</tool_call>")
+    assert interface(read(str(tmp_path / "a"))).tool_format == "tagged-json"
 
 
 def test_a_conversation_without_a_text_is_refused_where_it_makes_none() -> None:

@@ -52,12 +52,16 @@ def load_model(model_path: str, dtype: str = "auto", device: str = "cpu", attent
     given = {} if attention is None else {"attn_implementation": attention}
     if attention is None and "/" in str(source.config.get("attn_implementation", "")):
         given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
-    model, report = load_checked(
-        model_path,
-        lambda: kind.from_pretrained(
-            model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given
-        ),
-    )
+
+    def load() -> Any:
+        try:
+            return kind.from_pretrained(
+                model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given
+            )
+        except ImportError as error:
+            raise _needs(model_path, "its model", error) from error
+
+    model, report = load_checked(model_path, load)
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigError(
@@ -84,11 +88,14 @@ def load_processor(model_path: str) -> Any:
     try:
         return transformers.AutoProcessor.from_pretrained(model_path, **_LOCAL)
     except ImportError as error:
-        raise ConfigError(
-            f"{model_path}: its processor needs a package that is not installed: {first_line(error)}"
-        ) from error
+        raise _needs(model_path, "its processor", error) from error
     except Exception as error:
         raise ConfigError(f"{model_path}: its processor cannot be read: {first_line(error)}") from error
+
+
+def _needs(model_path: str, what: str, error: ImportError) -> ConfigError:
+    """Return the error for a package that is missing. The library's own message ends with how to install it."""
+    return ConfigError(f"{model_path}: {what} needs a package that is not installed: {' '.join(str(error).split())}")
 
 
 _PROCESSORS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json", "tokenizer.json")
