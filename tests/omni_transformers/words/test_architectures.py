@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tiny_transformers import MAKERS, examples, further_seers, listeners, omnis, seers, writers
+from tiny_transformers import MAKERS, examples, further_seers, late_seers, listeners, omnis, seers, writers
 
 from omni_transformers.words.recognisers import RECOGNISERS
 
-HOMES = {each.__name__ for each in (further_seers, listeners, omnis, seers, writers)}
+HOMES = {each.__name__ for each in (further_seers, late_seers, listeners, omnis, seers, writers)}
 """The modules with the makers of this kind."""
 
 ALWAYS = (

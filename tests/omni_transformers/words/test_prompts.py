@@ -32,7 +32,7 @@ LLAVA, QWEN_AUDIO, QWEN_VL = (
 
 
 def prompts(name: str, **limits: Any) -> Prompts:
-    return Prompts(load_processor(str(checkpoint(name))), name, table()[name].inputs, Limits(**limits))
+    return Prompts(load_processor(str(checkpoint(name))), table()[name].inputs, name, Limits(**limits))
 
 
 def ids(name: str, *messages: dict[str, Any], **more: Any) -> list[int]:
@@ -60,12 +60,12 @@ def test_roles_and_tools_reach_the_template() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "here"},
     ]
     request = OmniRequest({"messages": messages, "tools": [{"type": "function", "function": {"name": "look"}}]})
-    found = Prompts(tokenizer, "LlamaForCausalLM", ["text"]).inputs(request)
+    found = Prompts(tokenizer, ["text"]).inputs(request)
     expected = "look;system=Be short|user=Where?|assistant=home|tool=here|"
     assert tokenizer.decode(found["input_ids"][0]) == expected
     messages[2]["tool_calls"] = [{"function": {"name": "look", "arguments": "{"}}]
     with pytest.raises(InvalidRequestError, match=r"messages\[2\].tool_calls: the arguments of 'look' are no JSON"):
-        Prompts(tokenizer, "LlamaForCausalLM", ["text"]).inputs(request)
+        Prompts(tokenizer, ["text"]).inputs(request)
 
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", LLAVA])

@@ -12,7 +12,16 @@ from omni_core.api import ConfigError
 from omni_torch.api import download, read_json
 from omni_transformers.architectures import Architecture, architecture_of, made_from
 
-FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken", "additional_chat_templates/*.jinja")
+FILES = (
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.jinja",
+    "*.model",
+    "*.tiktoken",
+    "*.ttf",
+    "additional_chat_templates/*.jinja",
+)
 """The files of a repository that are downloaded: neither code nor pickles."""
 
 _CODE = "it brings code of its own, which is never run here"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attrs import field, frozen
+from transformers import BatchFeature
 
 from omni_core.api import InvalidRequestError, OmniRequest
 from omni_media.api import LIMITS, Limits
@@ -24,14 +25,14 @@ class Prompts:
 
     Args:
         processor: of the checkpoint, or its tokenizer.
-        architecture: the name of the model's class.
         kinds: of parts that the model takes.
+        architecture: the name of the model's class.
         limits: of the media of a request.
     """
 
     processor: Any
-    architecture: str
     kinds: Sequence[str]
+    architecture: str = ""
     limits: Limits = LIMITS
     _control: re.Pattern[str] | None = field(init=False)
     _parts: bool = field(init=False)
@@ -63,7 +64,7 @@ class Prompts:
         own = getattr(self.processor, "chat_template", None)
         return own if own is not None else getattr(self.tokenizer, "chat_template", None)
 
-    def inputs(self, request: OmniRequest) -> Any:
+    def inputs(self, request: OmniRequest) -> BatchFeature:
         """Return the inputs of a forward, tensors with a batch of one.
 
         Raises:
@@ -80,8 +81,7 @@ class Prompts:
             write = Prompts.plain if self.template is None else Prompts.templated
         found = self.made(write, self, conversation)
         check_heard(self.processor, found, conversation.sounds)
-        found.update(self.extra)
-        return found
+        return BatchFeature({**found, **self.extra})
 
     @property
     def extra(self) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def load_writer(model_path: str, device: str, dtype: str, limits: dict[str, Any]
     model, processor = load_model(model_path, dtype, device), load_processor(model_path)
     if getattr(model, "generation_config", None) is None:
         model.generation_config = GenerationConfig.from_model_config(model.config)
-    prompts = Prompts(processor, source.architecture.name, source.architecture.inputs, Limits(**limits))
+    prompts = Prompts(processor, source.architecture.inputs, source.architecture.name, Limits(**limits))
     return Writer(model, prompts, defaults_of(source.generation, max_new_tokens=1024))
 
 
