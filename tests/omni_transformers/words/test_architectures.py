@@ -21,9 +21,7 @@ ALWAYS = (
 )
 """Those of each run of the tests."""
 
-OURS = [
-    name for name, make in MAKERS.items() if make.__module__ in (listeners.__name__, seers.__name__, writers.__name__)
-]
+OURS = [name for name, make in MAKERS.items() if make.__module__ in HOMES]
 
 
 def cases(names: list[str]) -> list[object]:
