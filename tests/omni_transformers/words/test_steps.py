@@ -82,3 +82,12 @@ def test_a_malformed_request_fails_alone(llama: Path) -> None:
             replies(scheduler, [OmniRequest({"messages": [{"role": "nobody", "content": "x"}]})])
         [(_, result)] = replies(scheduler, [say("Hello", answer={"max_new_tokens": 5})])
     assert len(result.token_ids) == 5
+
+
+def test_a_prompt_that_fills_the_positions_is_refused_and_a_text_ends_with_them() -> None:
+    folder = checkpoint("GPT2LMHeadModel")
+    with running(create_writer(str(folder))) as scheduler:
+        with pytest.raises(InvalidRequestError, match="2000 tokens; this model has room for 1024"):
+            replies(scheduler, [say("x" * 2000)])
+        [(_, result)] = replies(scheduler, [say("x" * 1020, answer={"max_new_tokens": 50})])
+    assert (len(result.token_ids), result.finish_reason) == (4, "length")

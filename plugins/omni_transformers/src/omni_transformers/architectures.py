@@ -27,18 +27,31 @@ KINDS: dict[Kind, str] = {
 FORMS = {
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES": ("speak", "waveform"),
     "MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES": ("speak", "spectrogram"),
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": ("words", "decoder"),
     "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES": ("recognise", "seq2seq"),
     "MODEL_FOR_RNNT_MAPPING_NAMES": ("recognise", "transducer"),
     "MODEL_FOR_TDT_MAPPING_NAMES": ("recognise", "transducer"),
     "MODEL_FOR_CTC_MAPPING_NAMES": ("recognise", "ctc"),
-    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": ("words", "decoder"),
-    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": ("words", "decoder"),
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": ("words", "decoder"),
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": ("words", "seq2seq"),
 }
 """Kind and form by the auto table of transformers; an architecture in several has that of the first."""
 
+_PARTS = {
+    "image_processor": "image",
+    "feature_extractor": "audio",
+    "audio_processor": "audio",
+    "video_processor": "video",
+}
+"""What a processor takes, by its parts."""
+
+_NOT_TAKEN = {"NemotronH_Omni_Reasoning_V3": {"video"}}  # its generate() fails for them
+"""What a processor takes and the model does not."""
+
 _FIRST = {
+    "AudioFlamingo3ForConditionalGeneration": ("words", "decoder"),
     "DiaForConditionalGeneration": ("speak", "waveform"),
+    "MusicFlamingoForConditionalGeneration": ("words", "decoder"),
     "Pop2PianoForConditionalGeneration": ("speak", "waveform"),
 }
 """Architectures that transformers lists as something else."""
@@ -54,7 +67,7 @@ class Architecture:
         name: of the class.
         model_type: of its config.
         kind: what it does.
-        form: how: ``waveform`` or ``spectrogram``; ``seq2seq``, ``transducer`` or ``ctc``; ``decoder``.
+        form: how: ``waveform`` or ``spectrogram``; ``seq2seq``, ``transducer`` or ``ctc``; ``decoder`` or ``seq2seq``.
         inputs: kinds of message parts that it takes.
     """
 
@@ -101,16 +114,34 @@ def _found() -> Iterator[Architecture]:
                     continue
                 seen.add(name)
                 kind, how = _FIRST.get(name, form)
-                given = getattr(getattr(transformers, name), "input_modalities", "text")
-                inputs = {given} if isinstance(given, str) else set(given)
-                if kind == "recognise":
-                    inputs = {"audio"}
-                ordered = [each for each in ("text", "image", "audio", "video") if each in inputs]
-                yield Architecture(name, model_type, kind, how, ordered)  # type: ignore[arg-type]
+                yield Architecture(name, model_type, kind, how, _inputs(name, model_type, kind, mapping))  # type: ignore[arg-type]
+
+
+def _inputs(name: str, model_type: str, kind: str, mapping: str) -> list[str]:
+    """Return what an architecture takes, by its processor; where it has none, by its class, which of those that write is mostly wrong."""
+    import transformers
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    if kind == "recognise":
+        return ["audio"]
+    given = getattr(getattr(transformers, name), "input_modalities", "text")
+    inputs = {given} if isinstance(given, str) else set(given)
+    processor: Any = getattr(transformers, PROCESSOR_MAPPING_NAMES.get(model_type) or "", None)
+    if hasattr(processor, "_backends"):  # a dummy: it needs a package that is not installed
+        processor = None
+    if kind == "words" and (mapping == "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" or name.endswith("ForTextToText")):
+        inputs = {"text"}
+    elif kind == "words" and processor is not None:
+        inputs = {"text"} | {_PARTS[each] for each in processor.get_attributes() if each in _PARTS}
+    inputs -= _NOT_TAKEN.get(name, set())
+    return [each for each in ("text", "image", "audio", "video") if each in inputs]
 
 
 def write() -> None:
     """Write the table from the installed transformers."""
+    from omni_transformers.stand_ins import stand_in
+
+    stand_in()
     import transformers
 
     rows = {each.name: list(asdict(each).values())[1:] for each in _found()}

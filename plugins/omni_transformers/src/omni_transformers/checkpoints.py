@@ -16,7 +16,7 @@ from omni_transformers.gguf_files import folder_of, is_gguf
 from omni_transformers.options import Given
 
 FILES = (
-    *("README.md", "*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken"),
+    *("README.md", "*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken", "*.ttf"),
     "additional_chat_templates/*.jinja",
     *(f"{folder}/{files}" for folder in ("vocoder", "audio_tokenizer") for files in ("*.json", "*.safetensors")),
     *("voices/*.safetensors", "voices/*.npy", "speaker_embeddings/*.npy", "speaker_embeddings/v2/*.npy"),
@@ -120,6 +120,11 @@ def fetch(model_path: str) -> str:
         if usual and not (Path(folder) / name / "config.json").exists():
             download(usual)
     return folder
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that says something."""
+    return next((each for each in str(error).splitlines() if each.strip()), type(error).__name__).strip()
 
 
 def _installed() -> str:

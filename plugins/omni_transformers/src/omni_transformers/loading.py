@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from transformers import GenerationConfig
 
 from omni_core.api import ConfigError
 from omni_torch.api import load_checked
-from omni_transformers.checkpoints import read
+from omni_transformers.checkpoints import first_line, read
 from omni_transformers.gguf_files import linked, load_linked
+from omni_transformers.stand_ins import stand_in
+
+stand_in()
+
+import transformers  # noqa: E402 (it looks for torchvision and torchaudio when it is imported)
+from transformers import GenerationConfig  # noqa: E402
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -57,17 +61,18 @@ def load_model(
     if attention is None and "/" in str(source.config.get("attn_implementation", "")):
         given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
     if (file := linked(source.folder)) is not None:
-        return (
-            load_linked(kind, source.folder, file, torch.float32 if wanted == "auto" else wanted)
-            .eval()
-            .requires_grad_(False)
-        )
-    model, report = load_checked(
-        model_path,
-        lambda: kind.from_pretrained(
-            model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given
-        ),
-    )
+        floats = torch.float32 if wanted == "auto" else wanted
+        return load_linked(kind, source.folder, file, floats).eval().requires_grad_(False)
+
+    def load() -> Any:
+        try:
+            return kind.from_pretrained(
+                model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given
+            )
+        except ImportError as error:
+            raise _needs(model_path, "its model", error) from error
+
+    model, report = load_checked(model_path, load)
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigError(
@@ -75,7 +80,9 @@ def load_model(
         )
     if dtype == "auto" and device == "cpu" and model.dtype == torch.float16:
         model = model.float()
-    if getattr(model, "generation_config", None) is not None:
+    if isinstance(model, transformers.GenerationMixin):
+        if getattr(model, "generation_config", None) is None:
+            model.generation_config = GenerationConfig.from_model_config(model.config)
         for name in _NOT_OURS:
             if getattr(model.generation_config, name, None) is not None:
                 setattr(model.generation_config, name, None)
@@ -97,20 +104,19 @@ def load_processor(model_path: str, kind: str = "AutoProcessor") -> Any:
     try:
         return getattr(transformers, kind).from_pretrained(model_path, **_LOCAL)
     except ImportError as error:
-        raise ConfigError(
-            f"{model_path}: its processor needs a package that is not installed: {_first_line(error)}"
-        ) from error
+        raise _needs(model_path, "its processor", error) from error
     except Exception as error:
         if "trust_remote_code" in str(error):
             raise ConfigError(f"{model_path}: its processor is code of its own, which is never run here") from None
-        raise ConfigError(f"{model_path}: its processor cannot be read: {_first_line(error)}") from error
+        raise ConfigError(f"{model_path}: its processor cannot be read: {first_line(error)}") from error
+
+
+def _needs(model_path: str, what: str, error: ImportError) -> ConfigError:
+    """Return the error for a package that is missing. The library's own message ends with how to install it."""
+    return ConfigError(f"{model_path}: {what} needs a package that is not installed: {' '.join(str(error).split())}")
 
 
 _PROCESSORS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json", "tokenizer.json")
-
-
-def _first_line(error: BaseException) -> str:
-    return next((each for each in str(error).splitlines() if each.strip()), type(error).__name__).strip()
 
 
 def generation_config(model: Any) -> GenerationConfig:

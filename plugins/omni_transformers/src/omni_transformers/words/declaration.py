@@ -2,34 +2,71 @@
 
 from __future__ import annotations
 
-from omni_core.api import TEXT, Interface, Parameter, ParameterGroup, StageConfig
-from omni_torch.api import sampling_parameters
+from typing import Any
+
+from attrs import asdict, evolve
+
+from omni_core.api import (
+    TEXT,
+    TRANSCRIPTION,
+    Interface,
+    Parameter,
+    ParameterGroup,
+    StageConfig,
+    transcription_parameters,
+)
+from omni_media.api import Limits
+from omni_torch.api import read_templates, sampling_parameters
 from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
+from omni_transformers.words.recognisers import RECOGNISERS, TRANSCRIBE, TRANSCRIBE_BY, Recogniser
 
 GROUP = "answer"
 
 
 def interface(source: Source) -> Interface:
     """Return what a checkpoint offers."""
+    name, inputs = source.architecture.name, list(source.architecture.inputs)
+    media = asdict(Limits()) if inputs != ["text"] else {}
+    if name in RECOGNISERS:
+        parameters = _recogniser_parameters(source, RECOGNISERS[name])
+        group = ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
+        return Interface(roles={TRANSCRIPTION: GROUP}, inputs=["audio"], outputs=["text"], groups=[group], limits=media)
     parameters = [
         *sampling_parameters(defaults_of(source.generation, max_new_tokens=1024)),
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
     ]
+    templates = " ".join(read_templates(source.folder).values())
     return Interface(
         roles={TEXT: GROUP},
-        inputs=list(source.architecture.inputs),
+        inputs=inputs,
         outputs=["text"],
         groups=[ParameterGroup(GROUP, TEXT, "how the text is chosen", parameters)],
+        limits=media,
+        tool_format="tagged-json" if "tools" in templates and "<tool_call>" in templates else None,
+        prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE)} if "audio" in inputs else {},
     )
+
+
+def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Parameter]:
+    names = [*recogniser.parameters, "temperature", *(["timestamps", "diarize"] if recogniser.segments else [])]
+    asked = transcription_parameters(*names, languages=recogniser.languages)
+    asked = [evolve(each, choices=["none", "segment"]) if each.name == "timestamps" else each for each in asked]
+    sampled = sampling_parameters(defaults_of(source.generation))
+    return [*asked, *(each for each in sampled if each.name not in names)]
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
     """Return the stages. Which backend computes is known when the model is loaded, so they are the same for all."""
-    both = {**given.network, "backend": given.backend}
-    home = "omni_transformers.words.engine"
+    args: dict[str, Any] = given.network
+    if given.max_audio_seconds is not None:
+        args |= {"limits": {"max_audio_seconds": given.max_audio_seconds}}
+    if source.architecture.name in RECOGNISERS:
+        factory = "omni_transformers.words.transcripts:create_recogniser"
+        return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
+    home, args = "omni_transformers.words.engine", {**args, "backend": given.backend}
     return [
-        given.stage("prepare", factory=f"{home}:create_prepare", factory_args=both, next=GROUP),
-        given.stage(GROUP, factory=f"{home}:create_answer", factory_args=both, terminal=True),
+        given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP),
+        given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True),
     ]

@@ -24,6 +24,7 @@ from omni_core.api import (
     TextChunk,
     TextResult,
 )
+from omni_media.api import Limits
 from omni_torch.api import ARModelRunner, EngineScheduler, StopStrings, sampling_from, text_decoder
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
@@ -82,9 +83,16 @@ def _tokenizer(processor: Any) -> Any:
 
 
 def create_prepare(
-    model_path: str, device: str = "cpu", dtype: str = "auto", backend: str = "auto"
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    backend: str = "auto",
+    limits: dict[str, Any] | None = None,
 ) -> Callable[[StagePayload], Any]:
     """Return the stage that makes a :class:`Prompt` of a request; for another backend than the engine the request itself.
+
+    Args:
+        limits: of the media of a request, as fields of :class:`Limits`.
 
     Raises:
         ConfigError: as :func:`engine_model`.
@@ -92,7 +100,8 @@ def create_prepare(
     model = engine_model(model_path, device, dtype, backend)
     if model is None:
         return lambda payload: payload.request
-    prompts = Prompts(load_processor(model_path), read(model_path).architecture.inputs)
+    found = read(model_path).architecture
+    prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
 
     def prepare(payload: StagePayload) -> Prompt:
         return captured(model, placed(prompts.inputs(payload.request), model))
@@ -118,6 +127,7 @@ def create_answer(
     device: str = "cpu",
     dtype: str = "auto",
     backend: str = "auto",
+    limits: dict[str, Any] | None = None,
     max_running: int | None = None,
     max_batch_tokens: int = 2048,
     chunk_size: int | None = None,
@@ -132,6 +142,7 @@ def create_answer(
 
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
+        limits: as of :func:`create_prepare`.
         max_running: requests computed together; by default 32, in turns 8.
         max_batch_tokens, chunk_size, kv_cache_mb, kv_blocks, max_context, prefix_cache, attention, gpu_memory: as the engine has them.
 
@@ -141,7 +152,7 @@ def create_answer(
     model = engine_model(model_path, device, dtype, backend)
     if model is None:
         running = 1 if backend == "generate" else 8 if max_running is None else max_running
-        return create_writer(model_path, device, dtype, max_running=running)
+        return create_writer(model_path, device, dtype, limits, running)
     most = context_of(model.model)
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")

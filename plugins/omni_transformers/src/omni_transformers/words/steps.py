@@ -3,88 +3,203 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from attrs import define, frozen
+from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.logits_process import LogitsProcessorList
 
-from omni_core.api import Scheduler, StagePayload, TextChunk, TextResult
+from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, StagePayload, TextChunk, TextResult
+from omni_media.api import Limits
 from omni_torch.api import StopStrings
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.interleaved import Interleaved, in_turns
 from omni_transformers.loading import generation_config, load_model, load_processor
 from omni_transformers.sampling import Choice, greedy
+from omni_transformers.words.adapters import DROPS_PROCESSORS, ONE_AT_A_TIME
 from omni_transformers.words.declaration import GROUP
+from omni_transformers.words.pieces import pieces
 from omni_transformers.words.prompts import Prompts
 
 
 class _Reports(StoppingCriteria):
-    """Reports the ids after each token, and ends where it is told to."""
+    """Reports each token, and ends where it is told to."""
 
     def __init__(self, choice: Choice, report: Callable[[Any], None]) -> None:
         self._choice, self._report, self.stopped = choice, report, False
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        self._report(list(self._choice.ids))
+        self._report(self._choice.ids[-1])
         return torch.full((len(input_ids),), self.stopped, dtype=torch.bool, device=input_ids.device)
 
 
-def create_writer(model_path: str, device: str = "cpu", dtype: str = "auto", max_running: int = 8) -> Scheduler:
-    """Return the stage that answers with text.
+@define
+class Text:
+    """What :meth:`Writer.write` has written.
+
+    Attributes:
+        text: up to the stop string.
+        ids: the tokens, the last one included.
+        finish_reason: ``stop`` or ``length``.
+    """
+
+    text: str
+    ids: list[int]
+    finish_reason: str
+    usage: dict[str, int]
+
+
+@frozen
+class Writer:
+    """A loaded checkpoint that writes.
 
     Args:
-        max_running: requests that generate in turns; further ones wait.
-
-    Raises:
-        ConfigError: the checkpoint cannot be loaded.
+        defaults: of the parameters that a request does not give.
     """
-    model, processor = load_model(model_path, dtype, device), load_processor(model_path)
-    tokenizer = getattr(processor, "tokenizer", processor)
-    prompts, defaults = (
-        Prompts(processor, read(model_path).architecture.inputs),
-        defaults_of(read(model_path).generation, max_new_tokens=1024),
-    )
-    ends = model.generation_config.eos_token_id
-    stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
-    def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
-        inputs = prompts.inputs(payload.data or payload.request).to(device=device)
-        given = {**defaults, **payload.request.params.get(GROUP, {})}
+    model: Any
+    prompts: Prompts
+    defaults: dict[str, Any]
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """The tokens that end a text."""
+        ends = getattr(self.model.generation_config, "eos_token_id", None)
+        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+    def running(self, most: int) -> int:
+        """Return how many texts of at most so many may be written in turns."""
+        return 1 if self.prompts.architecture in ONE_AT_A_TIME else most
+
+    def inputs(self, request: OmniRequest) -> dict[str, Any]:
+        """Return the inputs of a request, :meth:`placed`. Raises as :meth:`Prompts.inputs`."""
+        return self.placed(self.prompts.inputs(request))
+
+    def placed(self, inputs: Any) -> dict[str, Any]:
+        """Return inputs on the model's device, floats in its type."""
+        return {name: self._placed(each) for name, each in inputs.items()}
+
+    def _placed(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(self._placed(each) for each in value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(self.model.device, self.model.dtype if value.is_floating_point() else None)
+
+    def write(self, inputs: dict[str, Any], params: dict[str, Any]) -> Generator[str | None, None, Text]:
+        """Yield the text that each token adds, ``None`` if none.
+
+        Args:
+            inputs: of the model's ``generate()``.
+            params: of the request.
+        """
+        given = {**self.defaults, **params}
         stops = StopStrings(given.pop("stop", None) or ())
-        prompt = inputs["input_ids"][0].tolist()
-        choice = Choice(given, GROUP, prompt, stop_ids)
-        config = greedy(generation_config(model))
-        config.max_new_tokens, config.max_length = choice.params.max_new_tokens, None
+        prompt = inputs["input_ids"][0].tolist() if "input_ids" in inputs else []
+        config = greedy(generation_config(self.model))
+        penalised = [] if self.model.config.is_encoder_decoder else prompt
+        choice = Choice(given, GROUP, penalised, self.stop_ids)
+        config.max_length, most = None, self._room(prompt, choice.params.max_new_tokens)
         config.eos_token_id = sorted(choice.params.stop_ids) or None
+
+        generate = self.model.generate
+        if self.prompts.architecture in DROPS_PROCESSORS:
+            generate = partial(GenerationMixin.generate, self.model)
 
         def call(report: Callable[[Any], None]) -> None:
             criteria.append(_Reports(choice, report))
-            model.generate(
+            generate(
                 **inputs,
                 generation_config=config,
+                max_new_tokens=most,
                 logits_processor=LogitsProcessorList([choice]),
                 stopping_criteria=StoppingCriteriaList(criteria),
             )
 
         criteria: list[_Reports] = []
-        sent = 0
-        for ids in in_turns(call):
-            whole = tokenizer.decode(ids, skip_special_tokens=True)
-            if not whole.endswith("\ufffd"):  # a character may take several tokens
-                stops.feed(whole[len(stops.text) :])
+        step, sent = pieces(self.prompts.tokenizer), 0
+        for token in in_turns(call):
+            stops.feed(step(token))
             criteria[0].stopped = stops.end is not None
             piece, sent = stops.text[sent : stops.safe], max(sent, stops.safe)
-            yield TextChunk(piece) if piece else None
+            yield piece or None
         ids = choice.ids
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        stops.feed(text[len(stops.text) :])
-        end = len(text) if stops.end is None else stops.end
-        if end > sent:
-            yield TextChunk(text[sent:end])
-        ended = stops.end is not None or (bool(ids) and ids[-1] in choice.params.stop_ids)
+        whole = self.prompts.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if whole.startswith(stops.text):  # what is still incomplete is a replacement mark there
+            stops.feed(whole[len(stops.text) :])
+        end = len(stops.text) if stops.end is None else stops.end
+        yield stops.text[sent:end] or None
+        ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
-        return TextResult(text[:end], ids, "stop" if ended else "length", usage)
+        return Text(stops.text[:end], ids, "stop" if ended else "length", usage)
 
-    return Interleaved(write, max_running)
+    def _room(self, prompt: list[int], wanted: int) -> int:
+        """Return how many tokens may be written.
+
+        Raises:
+            InvalidRequestError: the prompt fills the positions that the model has.
+        """
+        config = self.model.config
+        most = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if not isinstance(most, int) or most <= 0:
+            return wanted
+        if len(prompt) >= most:
+            raise InvalidRequestError(f"messages: {len(prompt)} tokens; this model has room for {most}")
+        return min(wanted, most - (1 if config.is_encoder_decoder else len(prompt)))
+
+
+def load_writer(model_path: str, device: str, dtype: str, limits: dict[str, Any]) -> Writer:
+    """Load a checkpoint that writes.
+
+    Args:
+        limits: of the media of a request, as fields of :class:`Limits`.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+    source = read(model_path)
+    model, processor = load_model(model_path, dtype, device), load_processor(model_path)
+    prompts = Prompts(processor, source.architecture.inputs, source.architecture.name, Limits(**limits))
+    return Writer(model, prompts, defaults_of(source.generation, max_new_tokens=1024))
+
+
+def create_writer(
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    limits: dict[str, Any] | None = None,
+    max_running: int = 8,
+) -> Scheduler:
+    """Return the stage that answers with text.
+
+    Args:
+        limits: of the media of a request, as fields of :class:`Limits`.
+        max_running: requests that generate in turns; further ones wait.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+    writer = load_writer(model_path, device, dtype, limits or {})
+
+    def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
+        inputs = writer.inputs(payload.data or payload.request)  # the stage before hands the request on
+        text = yield from _chunks(writer.write(inputs, payload.request.params.get(GROUP, {})))
+        return TextResult(text.text, text.ids, text.finish_reason, text.usage)
+
+    return Interleaved(write, writer.running(max_running))
+
+
+def _chunks(written: Generator[str | None, None, Text]) -> Generator[TextChunk | None, None, Text]:
+    try:
+        while True:
+            try:
+                piece = next(written)
+            except StopIteration as end:
+                text: Text = end.value
+                return text
+            yield None if piece is None else TextChunk(piece)
+    finally:
+        written.close()

@@ -1,0 +1,44 @@
+"""The models of this kind that write recordings down and answer no questions. Imports no torch."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Recogniser:
+    """What a recogniser takes and tells.
+
+    Attributes:
+        parameters: of :func:`transcription_parameters`, those that its prompt takes.
+        languages: the codes that it can be told; empty: any that its processor knows.
+        segments: its text holds times and speakers.
+        marker: what ends the part of its text that names the language.
+    """
+
+    parameters: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    segments: bool = False
+    marker: str = ""
+
+
+RECOGNISERS = {
+    "FunAsrNanoForConditionalGeneration": Recogniser(("language", "prompt"), languages=("zh", "en", "ja")),
+    "GlmAsrForConditionalGeneration": Recogniser(("prompt",)),
+    "KyutaiSpeechToTextForConditionalGeneration": Recogniser(),
+    "MossTranscribeDiarizeForConditionalGeneration": Recogniser(("prompt",), segments=True),
+    "Nemotron3_5TranscribeForConditionalGeneration": Recogniser(),
+    "Qwen3ASRForConditionalGeneration": Recogniser(("language", "prompt"), marker="<asr_text>"),
+    "VibeVoiceAsrForConditionalGeneration": Recogniser(("prompt",), segments=True),
+}
+"""By architecture."""
+
+TRANSCRIBE = "Transcribe the audio into text."
+"""What a model that answers is told."""
+
+TRANSCRIBE_BY = {
+    "AudioFlamingo3ForConditionalGeneration": "Transcribe the input speech.",
+    "GraniteSpeechForConditionalGeneration": "can you transcribe the speech into a written format?",
+    "GraniteSpeechPlusForConditionalGeneration": "can you transcribe the speech into a written format?",
+}
+"""The words by which a model learned to do it, where they are others."""

@@ -1,0 +1,185 @@
+"""Transcripts by models that read a recording as a prompt and write what is said in it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from attrs import define
+
+from omni_core.api import (
+    InvalidRequestError,
+    OmniRequest,
+    Scheduler,
+    Segment,
+    StagePayload,
+    Transcript,
+    TranscriptChunk,
+)
+from omni_media.api import LIMITS
+from omni_transformers.checkpoints import read
+from omni_transformers.interleaved import Interleaved
+from omni_transformers.words.declaration import GROUP
+from omni_transformers.words.messages import Conversation, rate_of, read_messages
+from omni_transformers.words.recognisers import RECOGNISERS, Recogniser
+from omni_transformers.words.recordings import check_heard
+from omni_transformers.words.steps import Text, Writer, load_writer
+
+TOKENS_PER_SECOND = 25
+"""Of speech, at most: a longer text than these make is one that repeats itself."""
+
+_OWN = ("language", "prompt", "timestamps", "diarize")
+"""Parameters that are not of the sampling."""
+
+
+def create_recogniser(
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    limits: dict[str, Any] | None = None,
+    max_running: int = 8,
+) -> Scheduler:
+    """Return the stage that writes recordings down.
+
+    Args:
+        limits: of the recording, as fields of :class:`Limits`.
+        max_running: requests that generate in turns; further ones wait.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+    recogniser = RECOGNISERS[read(model_path).architecture.name]
+    writer = load_writer(model_path, device, dtype, {"max_audio_seconds": LIMITS.max_audio_seconds, **(limits or {})})
+
+    def recognise(payload: StagePayload) -> Generator[TranscriptChunk | None, None, Transcript]:
+        params = payload.request.params.get(GROUP, {})
+        recording = _recording(writer, payload.request)
+        inputs = writer.placed(_request(writer, recogniser, recording, params))
+        seconds = len(recording.sounds[0]) / rate_of(writer.prompts.processor)
+        sampling = {name: value for name, value in params.items() if name not in _OWN}
+        sampling.setdefault("max_new_tokens", 64 + int(seconds * TOKENS_PER_SECOND))
+        reading = Reading(recogniser, heard=bool(params.get("language")))
+        text = yield from _read(writer.write(inputs, sampling), reading)
+        rest, segments = reading.end(writer, text)
+        if rest or segments:
+            yield TranscriptChunk(rest, segments=segments if _tells(params) else [])
+        return Transcript(
+            reading.text,
+            language=_code(writer, reading.language) or params.get("language"),
+            segments=segments if _tells(params) else [],
+            duration=seconds,
+            finish_reason=text.finish_reason,
+            usage=text.usage,
+        )
+
+    return Interleaved(recognise, max_running)
+
+
+def _tells(params: dict[str, Any]) -> bool:
+    return bool(params.get("diarize")) or params.get("timestamps", "none") != "none"
+
+
+def _recording(writer: Writer, request: OmniRequest) -> Conversation:
+    found = read_messages(request.inputs, ["audio"], writer.prompts.processor, writer.prompts.limits)
+    if len(found.sounds) != 1 or found.text:
+        raise InvalidRequestError(
+            "messages: this model writes recordings down: it takes one message with one recording and no text"
+        )
+    return found
+
+
+def _request(writer: Writer, recogniser: Recogniser, recording: Conversation, params: dict[str, Any]) -> Any:
+    """Return the inputs of the model for a recording, by its processor's own prompt."""
+    prompts = writer.prompts
+    named = {name: params[name] for name in recogniser.parameters if params.get(name)}
+    if spelled := prompts.spelled(Conversation([], [named])):
+        raise prompts.refusal(spelled)
+    ask = getattr(prompts.processor, "apply_transcription_request", None)
+    if ask is None:
+        inputs = prompts.made(prompts.processor, audio=recording.sounds[0], return_tensors="pt")
+    else:
+        inputs = prompts.made(ask, recording.sounds[0], return_tensors="pt", **named)
+    check_heard(prompts.processor, inputs, recording.sounds)
+    return {**inputs, **prompts.extra}
+
+
+def _read(
+    written: Generator[str | None, None, Text], reading: Reading
+) -> Generator[TranscriptChunk | None, None, Text]:
+    try:
+        while True:
+            try:
+                piece = next(written)
+            except StopIteration as end:
+                text: Text = end.value
+                return text
+            read = reading.feed(piece or "")
+            yield TranscriptChunk(read) if read else None
+    finally:
+        written.close()
+
+
+@define
+class Reading:
+    """Reads what a recogniser writes: the name of a language before a mark, or a list of segments that is read at its end.
+
+    Attributes:
+        heard: the language was told; none is named.
+        text: the transcript so far.
+        language: the name that was read.
+    """
+
+    recogniser: Recogniser
+    heard: bool
+    text: str = ""
+    language: str | None = None
+    _held: str = ""
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; return what it adds to the transcript."""
+        marker = self.recogniser.marker
+        if self.recogniser.segments:
+            return ""
+        if not marker or self.heard:
+            self.text += piece
+            return piece
+        self._held += piece
+        before, found, after = self._held.partition(marker)
+        if not found:
+            return ""
+        self.heard, self._held, self.language = True, "", before.removeprefix("language").strip() or None
+        self.text = after.lstrip()
+        return self.text
+
+    def end(self, writer: Writer, text: Text) -> tuple[str, list[Segment]]:
+        """Return what was held back, and the segments."""
+        segments: list[Segment] = []
+        if self.recogniser.segments:
+            parsed = writer.prompts.processor.decode(text.ids, return_format="parsed")
+            if isinstance(parsed, str):
+                rest = parsed.strip()
+            else:
+                segments = [each for index, one in enumerate(parsed) if (each := _segment(one, index)) is not None]
+                rest = " ".join(str(one.get("Content", "")).strip() for one in parsed)
+        else:
+            rest = self._held
+        self.text += rest
+        return rest, segments
+
+
+def _segment(parsed: dict[str, Any], index: int) -> Segment | None:
+    start, end, speaker = parsed.get("Start"), parsed.get("End"), parsed.get("Speaker")
+    if not isinstance(start, float) or not isinstance(end, float) or end < start:
+        return None
+    text = str(parsed.get("Content", "")).strip()
+    return Segment(text if not index else f" {text}", start, end, None if speaker is None else str(speaker))
+
+
+def _code(writer: Writer, language: str | None) -> str | None:
+    """Return the code of a language that the model named."""
+    if language is None:
+        return None
+    import importlib
+
+    names = getattr(importlib.import_module(type(writer.prompts.processor).__module__), "LANGUAGE_CODE_TO_NAME", {})
+    return next((code for code, name in names.items() if name.casefold() == language.casefold()), None)

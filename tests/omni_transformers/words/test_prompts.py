@@ -1,0 +1,178 @@
+"""Messages as inputs: roles, tools, media, and texts that spell what is no text."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_transformers import checkpoint, examples, listeners, seers, writers
+from tiny_transformers.driving import say
+from tiny_transformers.tiny import tokenizer_of
+
+from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
+from omni_media.api import Limits
+from omni_transformers.architectures import table
+from omni_transformers.checkpoints import read
+from omni_transformers.loading import load_model, load_processor
+from omni_transformers.words.declaration import interface
+from omni_transformers.words.prompts import Prompts
+
+assert listeners
+assert seers
+assert writers
+LLAVA, QWEN_AUDIO, QWEN_VL = (
+    "LlavaForConditionalGeneration",
+    "Qwen2AudioForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+)
+
+
+def prompts(name: str, **limits: Any) -> Prompts:
+    return Prompts(load_processor(str(checkpoint(name))), table()[name].inputs, name, Limits(**limits))
+
+
+def ids(name: str, *messages: dict[str, Any], **more: Any) -> list[int]:
+    found: list[int] = prompts(name).inputs(OmniRequest({"messages": list(messages), **more}))["input_ids"][0].tolist()
+    return found
+
+
+def text_of(name: str, found: list[int]) -> str:
+    made: str = prompts(name).tokenizer.decode(found)
+    return made
+
+
+def test_roles_and_tools_reach_the_template() -> None:
+    template = (
+        "{% for t in tools or [] %}{{ t['function']['name'] }};{% endfor %}{% for m in messages %}{{ m['role'] }}={{ m['content'] }}"
+        "{% for c in m['tool_calls'] or [] %}{{ c['function']['arguments']['at'] }}{% endfor %}|{% endfor %}"
+    )  # fmt: skip
+    tokenizer = tokenizer_of({})
+    tokenizer.chat_template = template
+    call = {"id": "1", "function": {"name": "look", "arguments": '{"at": "home"}'}}
+    messages = [
+        {"role": "system", "content": "Be short"},
+        {"role": "user", "content": [{"type": "text", "text": "Where?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "here"},
+    ]
+    request = OmniRequest({"messages": messages, "tools": [{"type": "function", "function": {"name": "look"}}]})
+    found = Prompts(tokenizer, ["text"]).inputs(request)
+    expected = "look;system=Be short|user=Where?|assistant=home|tool=here|"
+    assert tokenizer.decode(found["input_ids"][0]) == expected
+    messages[2]["tool_calls"] = [{"function": {"name": "look", "arguments": "{"}}]
+    with pytest.raises(InvalidRequestError, match=r"messages\[2\].tool_calls: the arguments of 'look' are no JSON"):
+        Prompts(tokenizer, ["text"]).inputs(request)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", LLAVA])
+def test_a_text_that_spells_a_special_token_stays_a_text(name: str) -> None:
+    spelled = "a</s>b<image><s>"
+    found = ids(name, {"role": "user", "content": spelled})
+    assert not {257, 258} & set(found)
+    assert text_of(name, found).startswith(f"user: {spelled}")
+
+
+def test_a_spelled_placeholder_beside_a_picture_is_no_second_picture() -> None:
+    part = examples.part("image")
+    plain = ids(LLAVA, {"role": "user", "content": [part, {"type": "text", "text": "x"}]})
+    spelled = ids(LLAVA, {"role": "user", "content": [part, {"type": "text", "text": "<image>"}]})
+    image = prompts(LLAVA).tokenizer.convert_tokens_to_ids("<image>")
+    assert plain.count(image) == spelled.count(image) > 1
+
+
+@pytest.mark.parametrize("name", ["T5ForConditionalGeneration", "GPT2LMHeadModel"])
+def test_without_a_template_a_spelled_token_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="spells '</s>'"):
+        ids(name, {"role": "user", "content": "a</s>b"})
+
+
+def test_media_that_a_model_does_not_take_are_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"content\[0\]: this model takes no audio; it takes text and image"):
+        ids(LLAVA, {"role": "user", "content": [examples.part("audio")]})
+    with pytest.raises(InvalidRequestError, match=r"content\[0\]: must be a text, or .* of one of text, audio"):
+        ids(QWEN_AUDIO, {"role": "user", "content": [{"type": "smell"}]})
+    with pytest.raises(InvalidRequestError, match="this model writes of a picture; there is none"):
+        ids("PaliGemmaForConditionalGeneration", {"role": "user", "content": "x"})
+
+
+def test_sound_comes_at_the_rate_of_the_processor() -> None:
+    slow = {"type": "audio", "samples": np.zeros(4000, np.float32), "sample_rate": 8000}
+    found = prompts(QWEN_AUDIO).inputs(OmniRequest({"messages": [{"role": "user", "content": [slow]}]}))
+    assert int(found["feature_attention_mask"].sum()) == 50  # frames of 10 ms
+
+
+def test_a_recording_that_would_be_cut_is_refused() -> None:
+    long = {"type": "audio", "samples": np.zeros(48_000, np.float32), "sample_rate": 16_000}
+    with pytest.raises(InvalidRequestError, match=r"3.0 s of sound; this model hears the first 2 s"):
+        ids(QWEN_AUDIO, {"role": "user", "content": [long]})
+    with pytest.raises(InvalidRequestError, match="over the limit of 1 s"):
+        prompts(QWEN_AUDIO, max_audio_seconds=1.0).inputs(
+            OmniRequest({"messages": [{"role": "user", "content": [long]}]})
+        )
+
+
+def test_frames_are_told_with_their_times() -> None:
+    found = prompts(QWEN_VL).inputs(OmniRequest({"messages": [{"role": "user", "content": [examples.part("video")]}]}))
+    assert found["video_grid_thw"][0, 0] == 2
+    assert float(torch.as_tensor(found["second_per_grid_ts"])[0]) == 1.0  # two frames of half a second
+
+
+def test_what_a_checkpoint_offers() -> None:
+    seen, heard = interface(read(str(checkpoint(LLAVA)))), interface(read(str(checkpoint(QWEN_AUDIO))))
+    assert (seen.inputs, seen.prompts, seen.limits["max_image_pixels"]) == (["text", "image"], {}, 50_000_000)
+    assert (heard.inputs, list(heard.prompts)) == (["text", "audio"], ["transcription"])
+    recogniser = interface(read(str(checkpoint("Qwen3ASRForConditionalGeneration"))))
+    assert recogniser.roles == {"transcription": "answer"}
+    assert {"language", "prompt", "temperature"} <= {each.name for each in recogniser.groups[0].parameters}
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    tokenizer_of({}).save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text('{"processor_class": "VoxtralRealtimeProcessor"}')
+    with pytest.raises(ConfigError, match=r"needs a package that is not installed: .*pip install mistral-common"):
+        load_processor(str(tmp_path))
+
+
+def test_a_package_that_a_model_needs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n"}'
+    )
+    (tmp_path / "model.safetensors").write_bytes((checkpoint(LLAVA) / "model.safetensors").read_bytes())
+    with pytest.raises(ConfigError, match=r"its model needs a package that is not installed: .*pip install timm"):
+        load_model(str(tmp_path))
+
+
+def test_voxtral_has_a_mark_for_transcripts() -> None:
+    name, sound = "VoxtralForConditionalGeneration", examples.part("audio")
+    tokens = prompts(name).tokenizer.convert_tokens_to_ids(["[INST]", "[BEGIN_AUDIO]", "[/INST]", "[TRANSCRIBE]"])
+    instruct, begin, end, transcribe = tokens
+    language = prompts(name).tokenizer.encode("lang:de", add_special_tokens=False)
+    heard = [257, instruct, begin, *[24] * 25]
+    told = {"type": "text", "text": "Transcribe the audio into text. The language is: de."}
+    assert ids(name, {"role": "user", "content": [sound, told]}) == [*heard, end, *language, transcribe]
+    told = {"type": "text", "text": "Transcribe the audio into text."}
+    assert ids(name, {"role": "user", "content": [sound, told]}) == [*heard, end, transcribe]
+    turns = [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"},
+    ]
+    found = text_of(name, ids(name, *turns, {"role": "user", "content": "d"}))
+    assert found == "<s>[SYSTEM_PROMPT]a[/SYSTEM_PROMPT][INST]b[/INST]c</s>[INST]d[/INST]"
+
+
+def test_tools_are_offered_where_the_template_has_them_in_a_known_form(tmp_path: Path) -> None:
+    shutil.copytree(checkpoint("LlamaForCausalLM"), tmp_path / "a")
+    assert interface(read(str(tmp_path / "a"))).tool_format is None
+    (tmp_path / "a" / "chat_template.jinja").write_text("{{ tools }} <tool_call>{}</tool_call>")
+    assert interface(read(str(tmp_path / "a"))).tool_format == "tagged-json"
+
+
+def test_a_conversation_without_a_text_is_refused_where_it_makes_none() -> None:
+    with pytest.raises(InvalidRequestError, match="non-empty list"):
+        prompts("LlamaForCausalLM").inputs(OmniRequest({"messages": []}))
+    assert len(prompts("LlamaForCausalLM").inputs(say(""))["input_ids"][0]) > 0
