@@ -49,6 +49,19 @@ _FIRST = {
 }
 """Architectures that transformers lists as something else."""
 
+REFUSED = {
+    "DiffusionGemmaForBlockDiffusion": "it writes blocks of tokens, not one after the other",
+    "EvollaForProteinText2Text": "it takes proteins",
+    "Gemma4AssistantForCausalLM": "it drafts for another model",
+    "Gemma4UnifiedAssistantForCausalLM": "it drafts for another model",
+    "MusicgenForCausalLM": "it is a part of a model that makes music",
+    "MusicgenMelodyForCausalLM": "it is a part of a model that makes music",
+    "PI0ForConditionalGeneration": "it moves a robot",
+    "UdopForConditionalGeneration": "it takes words with their places on a page",
+    "WhisperForCausalLM": "it is a part of a model that listens",
+}
+"""Architectures of transformers' auto tables that have no pipeline here, and why."""
+
 _TABLE = Path(__file__).with_name("architectures.json")
 
 

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from omni_core.api import ConfigError
 from omni_torch.api import download, read_json
-from omni_transformers.architectures import Architecture, architecture_of, made_from
+from omni_transformers.architectures import REFUSED, Architecture, architecture_of, made_from
 
 FILES = (
     "*.json",
@@ -70,6 +70,8 @@ def read(folder: str) -> Source:
         )
     config = read_json(path / "config.json")
     found = architecture_of(config)
+    if found is not None and found.name in REFUSED:
+        raise ConfigError(f"{folder}/config.json: {found.name} is not served: {REFUSED[found.name]}")
     if found is not None:
         return Source(path, config, found)
     named = config.get("architectures") or [config.get("model_type")]
