@@ -15,7 +15,7 @@ from typing import Any, Literal
 from attrs import asdict, frozen
 
 Kind = Literal["speak", "recognise", "words"]
-"""What an architecture does: make sound of text; write recordings down and nothing else; write text from any input."""
+"""The task of an architecture: make sound of text; write recordings down and nothing else; write text from any input."""
 
 FORMS = {
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES": ("speak", "waveform"),
@@ -36,10 +36,10 @@ _PARTS = {
     "audio_processor": "audio",
     "video_processor": "video",
 }
-"""What a processor takes, by its parts."""
+"""The kind of media that each part of a processor takes."""
 
 _NOT_TAKEN = {"NemotronH_Omni_Reasoning_V3": {"video"}}  # its generate() fails for them
-"""What a processor takes and the model does not."""
+"""Kinds of media that a processor takes and the model does not."""
 
 _FIRST = {
     "AudioFlamingo3ForConditionalGeneration": ("words", "decoder"),

@@ -38,7 +38,7 @@ class _Reports(StoppingCriteria):
 
 @define
 class Text:
-    """What :meth:`Writer.write` has written.
+    """A text that :meth:`Writer.write` has written.
 
     Attributes:
         text: up to the stop string.
@@ -187,7 +187,7 @@ def create_writer(
     writer = load_writer(model_path, device, dtype, limits or {})
 
     def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
-        inputs = writer.inputs(payload.request)
+        inputs = writer.inputs(payload.data or payload.request)
         text = yield from _chunks(writer.write(inputs, payload.request.params.get(GROUP, {})))
         return TextResult(text.text, text.ids, text.finish_reason, text.usage)
 
