@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from generator.text import page
-
 from omni_transformers.architectures import made_from
 from omni_transformers.commands import rows
 
 _TEXT = (
-    "What `omni models` prints. A version says that the architecture was compared with that release of transformers, on a tiny checkpoint with "
-    "random weights: greedy ids are equal, waveforms within 1e-4. [Any model of transformers](../transformers.md) says how they are run."
+    "What `omni models` prints. A version says that the architecture was compared with that release of transformers, on a tiny "
+    "checkpoint with random weights: greedy ids are equal, waveforms within 1e-4. [Any model of transformers](../transformers.md) says how they are run."
 )
 
-_TITLES = {"speak": "Models that speak", "recognise": "Models that write recordings down", "words": "Models that write text"}
+_TITLES = {
+    "speak": "Models that speak",
+    "recognise": "Models that write recordings down",
+    "words": "Models that write text",
+}
 
 
 def architectures_page() -> str:

@@ -33,7 +33,7 @@ async def test_the_sdk_gets_the_sound_as_wav_and_as_pcm(architecture: str) -> No
         client = openai.AsyncOpenAI(
             api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0
         )
-        asked = {"model": "transformers", "voice": "default", "input": "Hello there.", "extra_body": {"seed": 3}}
+        asked = {"model": architecture, "voice": "default", "input": "Hello there.", "extra_body": {"seed": 3}}
         wav = await client.audio.speech.create(**asked, response_format="wav")
         pcm = await client.audio.speech.create(**asked, response_format="pcm")
     samples, rate = soundfile.read(io.BytesIO(wav.content), dtype="float32")

@@ -15,7 +15,7 @@ from tiny_transformers.tiny import tokenizer_of
 
 from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
 from omni_media.api import Limits
-from omni_transformers.architectures import table
+from omni_transformers.architectures import REFUSED, table
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import interface
@@ -144,6 +144,13 @@ def test_a_package_that_a_model_needs_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((checkpoint(LLAVA) / "model.safetensors").read_bytes())
     with pytest.raises(ConfigError, match=r"its model needs a package that is not installed: .*pip install timm"):
         load_model(str(tmp_path))
+
+
+def test_a_model_that_fits_no_pipeline_is_refused_with_the_reason(tmp_path: Path) -> None:
+    assert set(REFUSED) <= set(table())
+    (tmp_path / "config.json").write_text('{"architectures": ["PI0ForConditionalGeneration"], "model_type": "pi0"}')
+    with pytest.raises(ConfigError, match="PI0ForConditionalGeneration is not served: it moves a robot"):
+        read(str(tmp_path))
 
 
 def test_voxtral_has_a_mark_for_transcripts() -> None:

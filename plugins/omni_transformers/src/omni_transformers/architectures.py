@@ -15,7 +15,7 @@ from typing import Any, Literal
 from attrs import asdict, frozen
 
 Kind = Literal["speak", "recognise", "words"]
-"""What an architecture does: make sound of text; write recordings down and nothing else; write text from any input."""
+"""The task of an architecture: make sound of text; write recordings down and nothing else; write text from any input."""
 
 KINDS: dict[Kind, str] = {
     "speak": "/v1/audio/speech",
@@ -43,10 +43,10 @@ _PARTS = {
     "audio_processor": "audio",
     "video_processor": "video",
 }
-"""What a processor takes, by its parts."""
+"""The kind of media that each part of a processor takes."""
 
 _NOT_TAKEN = {"NemotronH_Omni_Reasoning_V3": {"video"}}  # its generate() fails for them
-"""What a processor takes and the model does not."""
+"""Kinds of media that a processor takes and the model does not."""
 
 _FIRST = {
     "AudioFlamingo3ForConditionalGeneration": ("words", "decoder"),
@@ -55,6 +55,19 @@ _FIRST = {
     "Pop2PianoForConditionalGeneration": ("speak", "waveform"),
 }
 """Architectures that transformers lists as something else."""
+
+REFUSED = {
+    "DiffusionGemmaForBlockDiffusion": "it writes blocks of tokens, not one after the other",
+    "EvollaForProteinText2Text": "it takes proteins",
+    "Gemma4AssistantForCausalLM": "it drafts for another model",
+    "Gemma4UnifiedAssistantForCausalLM": "it drafts for another model",
+    "MusicgenForCausalLM": "it is a part of a model that makes music",
+    "MusicgenMelodyForCausalLM": "it is a part of a model that makes music",
+    "PI0ForConditionalGeneration": "it moves a robot",
+    "UdopForConditionalGeneration": "it takes words with their places on a page",
+    "WhisperForCausalLM": "it is a part of a model that listens",
+}
+"""Architectures of transformers' auto tables that have no pipeline here, and why."""
 
 _TABLE = Path(__file__).with_name("architectures.json")
 

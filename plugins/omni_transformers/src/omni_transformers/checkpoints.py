@@ -11,7 +11,7 @@ from attrs import field, frozen
 from omni_core.api import ConfigError
 from omni_torch.api import download, read_json
 from omni_transformers.adapters import adapter_of
-from omni_transformers.architectures import Architecture, architecture_of, made_from
+from omni_transformers.architectures import REFUSED, Architecture, architecture_of, made_from
 from omni_transformers.gguf_files import folder_of, is_gguf
 from omni_transformers.options import Given
 
@@ -79,6 +79,8 @@ def read(folder: str, part: str | None = None) -> Source:
             raise ConfigError(f"{folder}/config.json: its architectures are {named}; a {part} is needed here")
         return Source(path, config, Architecture(part, str(config.get("model_type")), "speak", "part", []))
     found = architecture_of(config)
+    if found is not None and found.name in REFUSED:
+        raise ConfigError(f"{folder}/config.json: {found.name} is not served: {REFUSED[found.name]}")
     if found is not None:
         return Source(path, config, found)
     named = config.get("architectures") or [config.get("model_type")]

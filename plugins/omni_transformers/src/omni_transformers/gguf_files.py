@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.api import ConfigError, did_you_mean
-from omni_torch.api import file_identity, written_once
+from omni_torch.api import written_once
 from omni_transformers.architectures import table
 
 LINK = "gguf.json"
@@ -39,7 +39,11 @@ def folder_of(path: str) -> str:
         ConfigError: the file cannot be read, or is of a model that is not run from GGUF files.
     """
     file = Path(path).expanduser().absolute()
-    identity = file_identity(file)
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    identity = f"{file} {status.st_size} {status.st_mtime_ns}"
     name = f"gguf-{file.stem[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     return written_once(name, lambda folder: _write(folder, file))
 

@@ -1,4 +1,4 @@
-"""What SmolVLM's processor uses of num2words: numbers of frames in English words."""
+"""Numbers in English words, as SmolVLM's processor writes those of frames by num2words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transformers' processors of pictures and videos use of torchvision: in torch alone, with equal results."""
+"""Functions of torchvision that transformers' processors of pictures and videos use: in torch alone, with equal results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 class InterpolationMode(Enum):
-    """How a picture is resized; the values are those of Pillow's filters and of torch."""
+    """Filters by which a picture is resized; the values are those of Pillow's filters and of torch."""
 
     NEAREST = "nearest"
     NEAREST_EXACT = "nearest-exact"

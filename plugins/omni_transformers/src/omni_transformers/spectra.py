@@ -1,4 +1,4 @@
-"""What transformers' processors and codecs use of torchaudio: in torch and with transformers' own functions, with equal results."""
+"""Functions of torchaudio that transformers' processors and codecs use: in torch and transformers' own functions, with equal results."""
 
 from __future__ import annotations
 

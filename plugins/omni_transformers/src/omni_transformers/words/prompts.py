@@ -85,7 +85,7 @@ class Prompts:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the model is given beside what its processor makes."""
+        """Inputs of the model beside those that its processor makes."""
         from omni_transformers.words.adapters import EXTRA
 
         return EXTRA.get(self.architecture, {})

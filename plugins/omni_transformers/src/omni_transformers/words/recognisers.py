@@ -7,7 +7,7 @@ from attrs import frozen
 
 @frozen
 class Recogniser:
-    """What a recogniser takes and tells.
+    """A recogniser: what it takes and tells.
 
     Attributes:
         parameters: of :func:`transcription_parameters`, those that its prompt takes.
@@ -34,7 +34,7 @@ RECOGNISERS = {
 """By architecture."""
 
 TRANSCRIBE = "Transcribe the audio into text."
-"""What a model that answers is told."""
+"""The instruction to a model that answers."""
 
 TRANSCRIBE_BY = {
     "AudioFlamingo3ForConditionalGeneration": "Transcribe the input speech.",

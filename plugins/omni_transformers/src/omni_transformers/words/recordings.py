@@ -1,4 +1,4 @@
-"""How much of a recording a processor has taken: none is cut without a word."""
+"""Checks how much of a recording a processor has taken: none is cut without a word."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class _Reports(StoppingCriteria):
 
 @define
 class Text:
-    """What :meth:`Writer.write` has written.
+    """A text that :meth:`Writer.write` has written.
 
     Attributes:
         text: up to the stop string.
