@@ -8,7 +8,8 @@ from omni_transformers.commands import rows
 
 _TEXT = (
     "What `omni models` prints. A version says that the architecture was compared with that release of transformers, on a tiny "
-    "checkpoint with random weights: greedy ids are equal, waveforms within 1e-4. [Any model of transformers](../transformers.md) says how they are run."
+    "checkpoint with random weights: greedy ids are equal, waveforms within 1e-4. "
+    "[Any model of transformers](../transformers.md) says how they are run."
 )
 
 _TITLES = {

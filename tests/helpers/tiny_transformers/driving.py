@@ -32,10 +32,11 @@ def send(scheduler: Scheduler, name: str, request: OmniRequest) -> None:
     scheduler.inbox.put(IncomingMessage(name, "new_request", StagePayload(name, request)))
 
 
-def replies(scheduler: Scheduler, requests: Sequence[OmniRequest]) -> list[tuple[list[Any], Any]]:
-    """Send requests at once; return what each streamed, and its result. Raises the error of one that failed."""
+def replies(scheduler: Scheduler, requests: Sequence[OmniRequest | StagePayload]) -> list[tuple[list[Any], Any]]:
+    """Send requests, or their payloads, at once; return what each streamed, and its result. Raises the error of one that failed."""
     for number, request in enumerate(requests):
-        send(scheduler, str(number), request)
+        payload = request if isinstance(request, StagePayload) else StagePayload(str(number), request)
+        scheduler.inbox.put(IncomingMessage(str(number), "new_request", payload))
     streamed: list[list[Any]] = [[] for _ in requests]
     results: dict[str, Any] = {}
     while len(results) < len(requests):

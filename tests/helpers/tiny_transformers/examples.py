@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from attrs import evolve
 from PIL import Image
 
-from omni_core.api import OmniRequest
+from omni_core.api import OmniRequest, StagePayload
 from omni_transformers.architectures import table
 from omni_transformers.loading import load_processor
 from omni_transformers.words.adapters import EXTRA, NEEDS, PROMPTS, unmarked
+from omni_transformers.words.engine import create_answer, create_prepare
 from omni_transformers.words.messages import rate_of
-from omni_transformers.words.steps import create_writer
 from omni_transformers.words.transcripts import create_recogniser
 from tiny_transformers import checkpoint
 from tiny_transformers.driving import replies, running
@@ -205,12 +206,15 @@ def check_transcripts(name: str) -> None:
         assert len({result.text for _, result in found}) > 1, "all transcripts are equal"
 
 
-def check(name: str) -> None:
+def check(name: str, backend: str = "steps") -> None:
     """Compare ids at once with those of :func:`reference`, and streams with texts."""
+    folder = str(checkpoint(name))
     kinds = [each for each in table()[name].inputs if each != "text"] + ([] if name in NEEDS else ["text"])
-    contents = conversations(kinds, rate_of(load_processor(str(checkpoint(name)))), TEXTS.get(name))
-    with running(create_writer(str(checkpoint(name)))) as scheduler:
-        found = replies(scheduler, [asked(each) for each in contents])
+    contents = conversations(kinds, rate_of(load_processor(folder)), TEXTS.get(name))
+    prepare = create_prepare(folder, backend=backend)
+    with running(create_answer(folder, backend=backend)) as scheduler:
+        payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
+        found = replies(scheduler, [evolve(each, data=prepare(each)) for each in payloads])
     for content, (streamed, result) in zip(contents, found, strict=True):
         assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))
         assert "".join(each.text for each in streamed) == result.text

@@ -30,8 +30,9 @@ def cases(names: list[str]) -> list[object]:
 
 
 @pytest.mark.parametrize("name", cases([name for name in OURS if name != "KyutaiSpeechToTextForConditionalGeneration"]))
-def test_answers_are_those_of_generate(name: str) -> None:
-    examples.check(name)
+@pytest.mark.parametrize("backend", ["steps", "auto"])
+def test_answers_are_those_of_generate(name: str, backend: str) -> None:
+    examples.check(name, backend)
 
 
 @pytest.mark.parametrize("name", cases([name for name in OURS if name in RECOGNISERS]))

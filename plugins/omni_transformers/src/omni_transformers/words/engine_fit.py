@@ -29,7 +29,7 @@ from omni_transformers.words.engine_layers import Unfit, examined, layout_of
 from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
 from omni_transformers.words.engine_stack import KernelSteps, kernel_steps
 
-_MEDIA = re.compile("pixel_values|input_features|input_values|image|audio|speech|video")
+_MEDIA = re.compile("pixel_values|mm_token_type|input_features|input_values|image|audio|speech|video")
 
 _GENERATION = {
     "begin_suppress_tokens": None,
@@ -117,7 +117,10 @@ def _by_config(model: Any) -> Iterable[str]:
         yield f"its decoder takes no {' and no '.join(sorted(lacking))}"
     if "per_layer_inputs" in parameters:
         yield "its decoder has inputs of its own for each layer"
-    for kind in sorted(_rope_types(getattr(model.get_decoder().config, "rope_parameters", None))):
+    rope = getattr(model.get_decoder().config, "rope_parameters", None)
+    if isinstance(rope, dict) and len(rope.get("mrope_section") or ()) > 3:
+        yield f"its rotary positions have {len(rope['mrope_section'])} axes"
+    for kind in sorted(_rope_types(rope)):
         if kind == "longrope" or "dynamic" in kind:
             yield f"its rotary positions change with the length of the text ({kind})"
     generation = model.generation_config
