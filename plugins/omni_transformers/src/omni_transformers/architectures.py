@@ -127,6 +127,8 @@ def _found() -> Iterator[Architecture]:
                     continue
                 seen.add(name)
                 kind, how = _FIRST.get(name, form)
+                own = getattr(getattr(transformers, name).config_class, "model_type", "")
+                model_type = own or model_type  # several types may share a class
                 yield Architecture(name, model_type, kind, how, _inputs(name, model_type, kind, mapping))  # type: ignore[arg-type]
 
 

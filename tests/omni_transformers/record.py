@@ -1,0 +1,96 @@
+"""Writes which architectures equal transformers, by the tests that compare them: ``python tests/omni_transformers/record.py``.
+
+The file is a part of the distribution; ``omni models`` and the documentation show it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+COMPARISONS = {
+    "speak/test_speakers.py": "test_the_sound_is_that_of_the_models_own_call",
+    "recognise/test_recognisers.py": "test_what_is_written_is_what_transformers_writes",
+    "recognise/test_whisper.py": "test_a_window_is_written_as_by_generate_token_by_token",
+    "words/test_architectures.py": "test_answers_are_those_of_generate or test_transcripts_are_those_of_generate",
+    "words/test_engine.py": "test_ids_at_once_equal_those_of_generate_and_streams_equal_texts",
+}
+"""By file, the tests that compare an architecture, which is a parameter of them."""
+
+STREAMS = {"seq2seq": "tokens", "ctc": "windows", "transducer": "windows"}
+
+
+class Passed:
+    """Collects the architectures of which every comparison has passed."""
+
+    def __init__(self) -> None:
+        self.passed: set[str] = set()
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        names = re.findall(r"[A-Z]\w+", report.nodeid.partition("[")[2])
+        name = "WhisperForConditionalGeneration" if "test_whisper" in report.nodeid else names[0] if names else ""
+        if report.failed:
+            self.failed.add(name)
+        elif report.when == "call" and report.passed:
+            self.passed.add(name)
+
+
+def main() -> None:
+    collected = Passed()
+    for file, names in COMPARISONS.items():
+        pytest.main(["-q", "-m", "", "-k", names, "-p", "no:cacheprovider", str(HERE / file)], plugins=[collected])
+    from omni_transformers.checked import FILE
+
+    import transformers
+
+    table = {
+        name: {**how(name), "transformers": transformers.__version__}
+        for name in sorted(collected.passed - collected.failed)
+    }
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
+    FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    print(f"{len(table)} architectures; not equal: {', '.join(sorted(collected.failed)) or 'none'}")
+    sys.exit(bool(collected.failed))
+
+
+def how(name: str) -> dict[str, str]:
+    """Return the backend of an architecture, and what it streams."""
+    from tiny_transformers import MAKERS, causal, checkpoint
+
+    from omni_transformers.architectures import table
+    from omni_transformers.loading import load_model
+    from omni_transformers.words.engine_fit import backend_of
+    from omni_transformers.words.recognisers import RECOGNISERS
+
+    architecture = table()[name]
+    if architecture.kind == "speak":
+        return {"backend": "steps" if _by_frame(name) else "generate", "streams": _streams(name)}
+    if architecture.kind == "recognise":
+        return {
+            "backend": "steps" if architecture.form == "seq2seq" else "generate",
+            "streams": STREAMS[architecture.form],
+        }
+    if name in RECOGNISERS:
+        return {"backend": "steps", "streams": "tokens"}
+    model = load_model(str(checkpoint(name))) if name in MAKERS else causal.model_of(name)
+    return {"backend": backend_of(model)[0], "streams": "tokens"}
+
+
+def _by_frame(name: str) -> bool:
+    from omni_transformers.speak.declaration import SPEAKERS
+
+    return SPEAKERS[name].speaker.split(":")[0].endswith((".codes", ".higgs", ".latents"))
+
+
+def _streams(name: str) -> str:
+    return "frames" if _by_frame(name) else "nothing" if name.startswith("Musicgen") else "sentences"
+
+
+if __name__ == "__main__":
+    main()
