@@ -208,10 +208,13 @@ def check_transcripts(name: str) -> None:
 def check(name: str) -> None:
     """Compare ids at once with those of :func:`reference`, and streams with texts."""
     kinds = [each for each in table()[name].inputs if each != "text"] + ([] if name in NEEDS else ["text"])
-    contents = conversations(kinds, rate_of(load_processor(str(checkpoint(name)))), TEXTS.get(name))
+    processor = load_processor(str(checkpoint(name)))
+    contents = conversations(kinds, rate_of(processor), TEXTS.get(name))
     with running(create_writer(str(checkpoint(name)))) as scheduler:
         found = replies(scheduler, [asked(each) for each in contents])
     for content, (streamed, result) in zip(contents, found, strict=True):
         assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))
         assert "".join(each.text for each in streamed) == result.text
+        tokenizer = getattr(processor, "tokenizer", processor)
+        assert result.text == tokenizer.decode(result.token_ids, skip_special_tokens=True)
     assert len({tuple(result.token_ids) for _, result in found}) > 1, "all answers are equal"
