@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_transformers import checkpoint, examples, listeners, seers, writers
+from tiny_transformers import checkpoint, examples, listeners, omnis, seers, writers
 from tiny_transformers.driving import say
 from tiny_transformers.tiny import tokenizer_of
 
@@ -22,6 +22,7 @@ from omni_transformers.words.declaration import interface
 from omni_transformers.words.prompts import Prompts
 
 assert listeners
+assert omnis
 assert seers
 assert writers
 LLAVA, QWEN_AUDIO, QWEN_VL = (
@@ -109,6 +110,13 @@ def test_a_recording_that_would_be_cut_is_refused() -> None:
     long = {"type": "audio", "samples": np.zeros(48_000, np.float32), "sample_rate": 16_000}
     with pytest.raises(InvalidRequestError, match=r"3.0 s of sound; this model hears the first 2 s"):
         ids(QWEN_AUDIO, {"role": "user", "content": [long]})
+    longer = {**long, "samples": np.zeros(31 * 16_000, np.float32)}
+    with pytest.raises(InvalidRequestError, match=r"31.0 s of sound; this model hears the first 30 s"):
+        ids("Gemma4ForConditionalGeneration", {"role": "user", "content": [longer]})
+    windows = ids(
+        "GlmAsrForConditionalGeneration", {"role": "user", "content": [longer]}
+    )  # of 2 s, as many as it needs
+    assert windows.count(259) > 380
     with pytest.raises(InvalidRequestError, match="over the limit of 1 s"):
         prompts(QWEN_AUDIO, max_audio_seconds=1.0).inputs(
             OmniRequest({"messages": [{"role": "user", "content": [long]}]})
