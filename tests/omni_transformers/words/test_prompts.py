@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from omni_transformers.architectures import REFUSED, table
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import interface
+from omni_transformers.words.messages import read_messages
 from omni_transformers.words.prompts import Prompts
 
 assert listeners
@@ -127,6 +130,24 @@ def test_frames_are_told_with_their_times() -> None:
     found = prompts(QWEN_VL).inputs(OmniRequest({"messages": [{"role": "user", "content": [examples.part("video")]}]}))
     assert found["video_grid_thw"][0, 0] == 2
     assert float(torch.as_tensor(found["second_per_grid_ts"])[0]) == 1.0  # two frames of half a second
+
+
+@pytest.mark.parametrize(
+    ("says", "taken", "rate"), [({}, 24, 2.0), ({"fps": 1}, 12, 1.0), ({"num_frames": 8}, 8, 8 / 12)]
+)
+def test_a_video_is_taken_as_its_processor_says(tmp_path: Path, says: dict[str, Any], taken: int, rate: float) -> None:
+    with av.open(str(tmp_path / "a.mp4"), "w") as file:
+        stream = file.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(120):
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), number, np.uint8), format="rgb24")))
+        file.mux(stream.encode())
+    processor = SimpleNamespace(video_processor=SimpleNamespace(**says))
+    part = {"type": "video", "path": str(tmp_path / "a.mp4")}
+    found = read_messages({"messages": [{"role": "user", "content": [part]}]}, ["video"], processor, Limits())
+    assert (len(found.videos[0].frames), found.videos[0].fps) == (taken, pytest.approx(rate, rel=0.05))
+    [times] = found.video_metadata()
+    assert (times["total_num_frames"], times["duration"]) == (taken, pytest.approx(12, rel=0.05))
 
 
 def test_what_a_checkpoint_offers() -> None:
