@@ -45,9 +45,9 @@ def main() -> None:
     collected = Passed()
     for file, names in COMPARISONS.items():
         pytest.main(["-q", "-m", "", "-k", names, "-p", "no:cacheprovider", str(HERE / file)], plugins=[collected])
-    from omni_transformers.checked import FILE
-
     import transformers
+
+    from omni_transformers.checked import FILE
 
     table = {
         name: {**how(name), "transformers": transformers.__version__}

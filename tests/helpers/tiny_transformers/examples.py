@@ -210,7 +210,8 @@ def check(name: str, backend: str = "steps") -> None:
     """Compare ids at once with those of :func:`reference`, and streams with texts."""
     folder = str(checkpoint(name))
     kinds = [each for each in table()[name].inputs if each != "text"] + ([] if name in NEEDS else ["text"])
-    contents = conversations(kinds, rate_of(load_processor(folder)), TEXTS.get(name))
+    processor = load_processor(folder)
+    contents = conversations(kinds, rate_of(processor), TEXTS.get(name))
     prepare = create_prepare(folder, backend=backend)
     with running(create_answer(folder, backend=backend)) as scheduler:
         payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
@@ -218,4 +219,6 @@ def check(name: str, backend: str = "steps") -> None:
     for content, (streamed, result) in zip(contents, found, strict=True):
         assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))
         assert "".join(each.text for each in streamed) == result.text
+        tokenizer = getattr(processor, "tokenizer", processor)
+        assert result.text == tokenizer.decode(result.token_ids, skip_special_tokens=True)
     assert len({tuple(result.token_ids) for _, result in found}) > 1, "all answers are equal"

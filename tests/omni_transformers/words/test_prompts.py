@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
-from tiny_transformers import checkpoint, examples, listeners, seers, writers
+from tiny_transformers import checkpoint, examples, listeners, omnis, seers, writers
 from tiny_transformers.driving import say
 from tiny_transformers.tiny import tokenizer_of
 
@@ -19,9 +21,11 @@ from omni_transformers.architectures import REFUSED, table
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import interface
+from omni_transformers.words.messages import read_messages
 from omni_transformers.words.prompts import Prompts
 
 assert listeners
+assert omnis
 assert seers
 assert writers
 LLAVA, QWEN_AUDIO, QWEN_VL = (
@@ -109,6 +113,13 @@ def test_a_recording_that_would_be_cut_is_refused() -> None:
     long = {"type": "audio", "samples": np.zeros(48_000, np.float32), "sample_rate": 16_000}
     with pytest.raises(InvalidRequestError, match=r"3.0 s of sound; this model hears the first 2 s"):
         ids(QWEN_AUDIO, {"role": "user", "content": [long]})
+    longer = {**long, "samples": np.zeros(31 * 16_000, np.float32)}
+    with pytest.raises(InvalidRequestError, match=r"31.0 s of sound; this model hears the first 30 s"):
+        ids("Gemma4ForConditionalGeneration", {"role": "user", "content": [longer]})
+    windows = ids(
+        "GlmAsrForConditionalGeneration", {"role": "user", "content": [longer]}
+    )  # of 2 s, as many as it needs
+    assert windows.count(259) > 380
     with pytest.raises(InvalidRequestError, match="over the limit of 1 s"):
         prompts(QWEN_AUDIO, max_audio_seconds=1.0).inputs(
             OmniRequest({"messages": [{"role": "user", "content": [long]}]})
@@ -119,6 +130,24 @@ def test_frames_are_told_with_their_times() -> None:
     found = prompts(QWEN_VL).inputs(OmniRequest({"messages": [{"role": "user", "content": [examples.part("video")]}]}))
     assert found["video_grid_thw"][0, 0] == 2
     assert float(torch.as_tensor(found["second_per_grid_ts"])[0]) == 1.0  # two frames of half a second
+
+
+@pytest.mark.parametrize(
+    ("says", "taken", "rate"), [({}, 24, 2.0), ({"fps": 1}, 12, 1.0), ({"num_frames": 8}, 8, 8 / 12)]
+)
+def test_a_video_is_taken_as_its_processor_says(tmp_path: Path, says: dict[str, Any], taken: int, rate: float) -> None:
+    with av.open(str(tmp_path / "a.mp4"), "w") as file:
+        stream = file.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(120):
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), number, np.uint8), format="rgb24")))
+        file.mux(stream.encode())
+    processor = SimpleNamespace(video_processor=SimpleNamespace(**says))
+    part = {"type": "video", "path": str(tmp_path / "a.mp4")}
+    found = read_messages({"messages": [{"role": "user", "content": [part]}]}, ["video"], processor, Limits())
+    assert (len(found.videos[0].frames), found.videos[0].fps) == (taken, pytest.approx(rate, rel=0.05))
+    [times] = found.video_metadata()
+    assert (times["total_num_frames"], times["duration"]) == (taken, pytest.approx(12, rel=0.05))
 
 
 def test_what_a_checkpoint_offers() -> None:

@@ -13,6 +13,9 @@ from omni_media.api import Limits, MediaSource, Spent, Video, frames, images, so
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
+MOST_FRAMES = 64
+"""Of a video, for a processor that does not say how many it takes."""
+
 _KEPT = ("name", "tool_call_id", "reasoning_content")
 """Fields of a message that templates read as they are."""
 
@@ -148,8 +151,9 @@ def rate_of(processor: Any) -> int:
 def _video(source: MediaSource, processor: Any, limits: Limits) -> Video:
     """Decode a video at the rate of its processor, or in as many frames as it wants."""
     settings = getattr(processor, "video_processor", None)
-    most = getattr(settings, "num_frames", None) or getattr(settings, "max_frames", None) or limits.max_video_frames
-    fps = getattr(settings, "fps", None) or (30.0 if getattr(settings, "num_frames", None) else 2.0)
+    count = getattr(settings, "num_frames", None)
+    most = count or getattr(settings, "max_frames", None) or MOST_FRAMES
+    fps = getattr(settings, "fps", None) or (30.0 if count else 2.0)
     return frames(source, float(fps), evolve(limits, max_video_frames=min(int(most), limits.max_video_frames)))
 
 

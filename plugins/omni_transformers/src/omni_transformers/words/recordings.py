@@ -27,15 +27,15 @@ def check_heard(processor: Any, inputs: Any, sounds: Sequence[Any]) -> None:
     hop, rate = getattr(part, "hop_length", None), getattr(part, "sampling_rate", None)
     if not sounds or not hop or not rate:
         return
-    most = longest(processor)
-    window = getattr(part, "chunk_length", None)
-    cut = most is not None and any(len(each) > most * rate for each in sounds)
+    heard = longest(processor)
+    cut = heard is not None and any(len(each) > heard * rate for each in sounds)
     mask = next((inputs[name] for name in _MASKS if name in inputs), None)
     if mask is not None and not cut:
-        missing = sum(map(len, sounds)) - int(mask.sum()) * hop
-        cut, most = missing > hop * (1 + len(sounds)), window or most
+        taken = int(mask.sum()) * hop
+        cut = sum(map(len, sounds)) - taken > hop * (1 + len(sounds))
+        heard = getattr(part, "chunk_length", None) or taken / rate / len(sounds)
     if cut:
         raise InvalidRequestError(
-            f"messages: {max(map(len, sounds)) / rate:.1f} s of sound; this model hears the first {most:g} s of a recording: "
+            f"messages: {max(map(len, sounds)) / rate:.1f} s of sound; this model hears the first {heard:.3g} s of a recording: "
             "send shorter ones"
         )

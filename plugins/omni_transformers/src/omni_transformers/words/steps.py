@@ -19,7 +19,7 @@ from omni_transformers.defaults import defaults_of
 from omni_transformers.interleaved import Interleaved, in_turns
 from omni_transformers.loading import generation_config, load_model, load_processor
 from omni_transformers.sampling import Choice, greedy
-from omni_transformers.words.adapters import DROPS_PROCESSORS, ONE_AT_A_TIME
+from omni_transformers.words.adapters import DROPS_PROCESSORS, LIMIT_APART, ONE_AT_A_TIME
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.pieces import pieces
 from omni_transformers.words.prompts import Prompts
@@ -102,7 +102,9 @@ class Writer:
         config = greedy(generation_config(self.model))
         penalised = [] if self.model.config.is_encoder_decoder else prompt
         choice = Choice(given, GROUP, penalised, self.stop_ids)
-        config.max_length, most = None, self._room(prompt, choice.params.max_new_tokens)
+        most = config.max_new_tokens = self._room(prompt, choice.params.max_new_tokens)
+        config.max_length = None
+        apart = {"max_new_tokens": most} if self.prompts.architecture in LIMIT_APART else {}
         config.eos_token_id = sorted(choice.params.stop_ids) or None
 
         generate = self.model.generate
@@ -114,7 +116,7 @@ class Writer:
             generate(
                 **inputs,
                 generation_config=config,
-                max_new_tokens=most,
+                **apart,
                 logits_processor=LogitsProcessorList([choice]),
                 stopping_criteria=StoppingCriteriaList(criteria),
             )
