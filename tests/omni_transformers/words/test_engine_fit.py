@@ -112,8 +112,9 @@ class Shifted(torch.nn.Module):
         return out
 
 
-def test_a_model_whose_logits_differ_is_refused() -> None:
-    model = causal.model_of("LlamaForCausalLM")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_whose_logits_differ_is_refused(dtype: torch.dtype) -> None:
+    model = causal.model_of("LlamaForCausalLM").to(dtype)
     model.model.layers[1].mlp = Shifted(model.model.layers[1].mlp)
     before = ids_of(model)
     with pytest.raises(Unfit, match="its logits are not those of its own forward"):
@@ -152,5 +153,9 @@ def test_a_model_that_fits_is_told_and_stays_as_it_was() -> None:
 
 
 def test_a_model_in_bfloat16_fits() -> None:
-    """Its logits are equal but for rounding."""
-    assert fitted(causal.model_of("Qwen2ForCausalLM").bfloat16()).kv_layout.dtype == torch.bfloat16
+    """Its logits are as near to those in float32 as its own; its weights stay as they were."""
+    model = causal.model_of("GptOssForCausalLM").bfloat16()
+    before = {name: each.clone() for name, each in model.named_parameters()}
+    assert fitted(model).kv_layout.dtype == torch.bfloat16
+    after = dict(model.named_parameters())
+    assert all(after[name].dtype == each.dtype and torch.equal(after[name], each) for name, each in before.items())

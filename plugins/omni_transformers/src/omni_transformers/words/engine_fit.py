@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from attrs import frozen
 from transformers import GenerationMixin
 
 from omni_core.api import (
@@ -75,19 +77,19 @@ def fitted(model: Any) -> EngineModel:
         layout = layout_of(model, layers, given)
         decoder.attend_by("eager")
         lines = [ids[:9], ids[9:15]]
-        expected = [model(input_ids=line.unsqueeze(0), use_cache=False).logits[0].float() for line in lines]
+        expected = _Expected.of(model, lines)
         decoder.attend_by(NAME)
-        found = EngineModel(model, decoder, layout, expected[0].shape[1], plain_head=True)
-        if not _equal(model.get_output_embeddings()(hidden), _own_logits(found, hidden)):
+        found = EngineModel(model, decoder, layout, expected.logits[0].shape[1], plain_head=True)
+        if _distance(model.get_output_embeddings()(hidden), _own_logits(found, hidden)) > _ALLOWED:
             found.plain_head = False
-        _compare(found, lines, expected)
+        _compare(found, expected)
         for pairs in (False, True):
             found.kernels = kernel_steps(decoder.module, layout, [each.scale for each in layers], pairs=pairs)
-            if found.kernels is None or _agrees(found, lines, expected):
+            if found.kernels is None or _agrees(found, expected):
                 break
             found.kernels = None
         if found.kernels is None:
-            _pack(found, lines, expected)
+            _pack(found, expected)
     except Unfit:
         decoder.attend_by(before)
         raise
@@ -152,28 +154,81 @@ def _own_logits(found: EngineModel, hidden: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are equal but for rounding in the first one's dtype."""
-    allowed = 2e-4 if one.dtype == torch.float32 else 5e-2
-    return one.shape == other.shape and bool((one - other).abs().max() <= allowed * max(1.0, float(other.abs().max())))
+_ALLOWED = 2e-4
+"""The distance of logits that only the order of float32's sums explains."""
 
 
-def _agrees(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the size of the difference of logits ``[n, vocab]``, as a part of what the second ones differ by in a row."""
+    other = other.float()
+    return float((one.float() - other).norm() / (other - other.mean(-1, keepdim=True)).norm())
+
+
+@frozen(eq=False)
+class _Expected:
+    """The logits of lines of ids, and the distance from them that rounding explains."""
+
+    lines: list[torch.Tensor]
+    logits: list[torch.Tensor]
+    allowed: float
+
+    @classmethod
+    def of(cls, model: Any, lines: list[torch.Tensor]) -> _Expected:
+        """Compute lines by a model's own forward; with weights in 16 bits in float32 too, which tells what its rounding does."""
+
+        def computed() -> list[torch.Tensor]:
+            return [model(input_ids=line.unsqueeze(0), use_cache=False).logits[0].float() for line in lines]
+
+        own = computed()
+        if model.dtype == torch.float32:
+            return cls(lines, own, _ALLOWED)
+        with _in_float32(model):
+            exact = computed()
+        return cls(lines, exact, 0.02 + 1.5 * max(map(_distance, own, exact)))
+
+
+@contextmanager
+def _in_float32(model: Any) -> Iterator[None]:
+    """Let the modules of a model compute in float32: each widens its weights while it is called."""
+    kept: dict[Any, list[tuple[Any, torch.Tensor]]] = {}
+
+    def widen(module: Any, given: Any) -> None:
+        narrow = [each for each in module.parameters(recurse=False) if each.dtype in (torch.bfloat16, torch.float16)]
+        kept[module] = [(each, each.data) for each in narrow]
+        with torch.inference_mode(False):
+            for each in narrow:
+                each.data = each.data.float()
+
+    def restore(module: Any, given: Any, output: Any) -> None:
+        for each, data in kept.pop(module, ()):
+            each.data = data
+
+    modules = [each for each in model.modules() if [*each.parameters(recurse=False)]]
+    hooks = [each.register_forward_pre_hook(widen) for each in modules]
+    hooks += [each.register_forward_hook(restore, always_call=True) for each in modules]
     try:
-        _compare(found, lines, expected)
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _agrees(found: EngineModel, expected: _Expected) -> bool:
+    try:
+        _compare(found, expected)
     except Exception:
         return False
     return True
 
 
-def _pack(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+def _pack(found: EngineModel, expected: _Expected) -> None:
     """Lay out the weights of linear layers for products of few rows, if the logits stay as they are."""
     if found.model.device.type != "cpu":
         return
     decoder = found.decoder.module
     before = [(each, *child) for each in decoder.modules() for child in each.named_children()]
     pack_linears(decoder, pack_decoder, trim=False)
-    if not _agrees(found, lines, expected):
+    if not _agrees(found, expected):
         for each, name, child in before:
             setattr(each, name, child)
     else:
@@ -216,13 +271,13 @@ class _Told(ARModelRunner):
             self.scheduler.stop()
 
 
-def _compare(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+def _compare(found: EngineModel, expected: _Expected) -> None:
     """Compute texts together on an engine, in pieces, and compare their logits.
 
     Raises:
         Unfit: they differ.
     """
-    prompt = 5
+    prompt, lines = 5, expected.lines
     runner = _Told(found, lines, prompt)
     runner.scheduler = EngineScheduler(
         runner, kv_blocks=16, block_size=4, chunk_size=3, max_batch_tokens=5, cuda_graphs=False, max_context=64
@@ -235,6 +290,6 @@ def _compare(found: EngineModel, lines: list[torch.Tensor], expected: list[torch
     while (message := runner.scheduler.outbox.get(0)) is not None:
         if message.type == "error":
             raise message.data
-    for rows, whole in zip(runner.logits, expected, strict=True):
-        if not _equal(torch.stack(rows).to(found.kv_layout.dtype), whole[prompt - 1 :]):
+    for rows, whole in zip(runner.logits, expected.logits, strict=True):
+        if not _distance(torch.stack(rows), whole[prompt - 1 :]) <= expected.allowed:
             raise Unfit("its logits are not those of its own forward: something beside attention sees other tokens")
