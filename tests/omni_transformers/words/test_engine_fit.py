@@ -159,3 +159,19 @@ def test_a_model_in_bfloat16_fits() -> None:
     assert fitted(model).kv_layout.dtype == torch.bfloat16
     after = dict(model.named_parameters())
     assert all(after[name].dtype == each.dtype and torch.equal(after[name], each) for name, each in before.items())
+
+
+def test_what_a_decoder_gets_with_media_alone_is_told_when_it_is_loaded() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 4]}
+    text = {
+        **causal.WIDE,
+        "rope_parameters": rope,
+        "moe_num_experts": 4,
+        "moe_intermediate_size": [32, 32],
+        "moe_k": 2,
+        **causal.IDS,
+    }
+    vision = {"depth": 1, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}
+    config = transformers.Ernie4_5_VLMoeConfig(text_config=text, vision_config=vision)
+    model = transformers.Ernie4_5_VLMoeForConditionalGeneration(config).eval()
+    assert "its decoder takes moe_mm_token_type_ids" in backend_of(model)[1]

@@ -20,8 +20,9 @@ from omni_core.api import (
     StagePayload,
 )
 from omni_torch.api import ARModelRunner, EngineScheduler, pack_decoder, pack_linears
-from omni_transformers.words.engine_layers import Unfit, examined, layout_of
+from omni_transformers.words.engine_layers import TAKEN, Unfit, examined, layout_of
 from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
+from omni_transformers.words.engine_prompts import VISUAL
 from omni_transformers.words.engine_stack import kernel_steps
 
 _MEDIA = re.compile("pixel_values|input_features|input_values|image|audio|speech|video")
@@ -113,9 +114,15 @@ def _by_config(model: Any) -> Iterable[str]:
         yield f"its decoder takes {taken[0]} itself"
     if lacking := {"inputs_embeds", "position_ids"} - set(parameters):
         yield f"its decoder takes no {' and no '.join(sorted(lacking))}"
-    if "per_layer_inputs" in parameters:
-        yield "its decoder has inputs of its own for each layer"
-    for kind in sorted(_rope_types(getattr(model.get_decoder().config, "rope_parameters", None))):
+    media = any(_MEDIA.search(name) for name in inspect.signature(model.forward).parameters)
+    ours = {*TAKEN, *VISUAL, "kwargs", "labels"} if media else set(parameters) - {"per_layer_inputs"}
+    for name in parameters:
+        if name not in ours and name not in taken:
+            yield f"its decoder takes {name}"
+    rope = getattr(model.get_decoder().config, "rope_parameters", None) or {}
+    if (axes := len(rope.get("mrope_section") or ())) > 3:
+        yield f"its rotary positions have {axes} axes"
+    for kind in sorted(_rope_types(rope)):
         if kind == "longrope" or "dynamic" in kind:
             yield f"its rotary positions change with the length of the text ({kind})"
     generation = model.generation_config
