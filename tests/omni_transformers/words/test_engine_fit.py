@@ -112,8 +112,9 @@ class Shifted(torch.nn.Module):
         return out
 
 
-def test_a_model_whose_logits_differ_is_refused() -> None:
-    model = causal.model_of("LlamaForCausalLM")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_whose_logits_differ_is_refused(dtype: torch.dtype) -> None:
+    model = causal.model_of("LlamaForCausalLM").to(dtype)
     model.model.layers[1].mlp = Shifted(model.model.layers[1].mlp)
     before = ids_of(model)
     with pytest.raises(Unfit, match="its logits are not those of its own forward"):
@@ -152,5 +153,25 @@ def test_a_model_that_fits_is_told_and_stays_as_it_was() -> None:
 
 
 def test_a_model_in_bfloat16_fits() -> None:
-    """Its logits are equal but for rounding."""
-    assert fitted(causal.model_of("Qwen2ForCausalLM").bfloat16()).kv_layout.dtype == torch.bfloat16
+    """Its logits are as near to those in float32 as its own; its weights stay as they were."""
+    model = causal.model_of("GptOssForCausalLM").bfloat16()
+    before = {name: each.clone() for name, each in model.named_parameters()}
+    assert fitted(model).kv_layout.dtype == torch.bfloat16
+    after = dict(model.named_parameters())
+    assert all(after[name].dtype == each.dtype and torch.equal(after[name], each) for name, each in before.items())
+
+
+def test_what_a_decoder_gets_with_media_alone_is_told_when_it_is_loaded() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 4]}
+    text = {
+        **causal.WIDE,
+        "rope_parameters": rope,
+        "moe_num_experts": 4,
+        "moe_intermediate_size": [32, 32],
+        "moe_k": 2,
+        **causal.IDS,
+    }
+    vision = {"depth": 1, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}
+    config = transformers.Ernie4_5_VLMoeConfig(text_config=text, vision_config=vision)
+    model = transformers.Ernie4_5_VLMoeForConditionalGeneration(config).eval()
+    assert "its decoder takes moe_mm_token_type_ids" in backend_of(model)[1]

@@ -89,6 +89,12 @@ def test_other_decoders_are_computed_by_their_modules(
     assert ids_of(engine)[0] == generated(made(architecture, **more))
 
 
+def test_in_bfloat16_too_a_decoder_is_compared(kernels: dict[str, Any]) -> None:
+    install(kernels)
+    assert fitted(made("LlamaForCausalLM").bfloat16()).kernels is not None
+    assert fitted(made("SmolLM3ForCausalLM", no_rope_layers=[1, 0]).bfloat16()).kernels is None
+
+
 def test_the_model_goes_on_with_the_joined_weights(kernels: dict[str, Any]) -> None:
     """They are kept once."""
     model = made("LlamaForCausalLM")

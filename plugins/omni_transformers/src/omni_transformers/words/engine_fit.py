@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from attrs import frozen
 from transformers import GenerationMixin
 
 from omni_core.api import (
@@ -25,8 +28,9 @@ from omni_torch.api import (
     pack_decoder,
     pack_linears,
 )
-from omni_transformers.words.engine_layers import Unfit, examined, layout_of
+from omni_transformers.words.engine_layers import TAKEN, Unfit, examined, layout_of
 from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
+from omni_transformers.words.engine_prompts import VISUAL
 from omni_transformers.words.engine_stack import KernelSteps, kernel_steps
 
 _MEDIA = re.compile("pixel_values|mm_token_type|input_features|input_values|image|audio|speech|video")
@@ -82,16 +86,15 @@ def fitted(model: Any) -> EngineModel:
         layout = layout_of(model, layers, given)
         decoder.attend_by("eager")
         lines = [ids[:9], ids[9:15]]
-        expected = [model(input_ids=line.unsqueeze(0), use_cache=False).logits[0].float() for line in lines]
+        expected = _Expected.of(model, lines)
         decoder.attend_by(NAME)
-        found = EngineModel(model, decoder, layout, expected[0].shape[1], plain_head=True)
-        if not _equal(model.get_output_embeddings()(hidden), _own_logits(found, hidden)):
+        found = EngineModel(model, decoder, layout, expected.logits[0].shape[1], plain_head=True)
+        if _distance(model.get_output_embeddings()(hidden), _own_logits(found, hidden)) > _ALLOWED:
             found.plain_head = False
-        if _difference(found, lines, expected) > _allowed(found):
-            raise Unfit("its logits are not those of its own forward: something beside attention sees other tokens")
-        found.kernels = _kernels(found, [each.scale for each in layers], lines, expected)
+        _compare(found, expected)
+        found.kernels = _kernels(found, [each.scale for each in layers], expected)
         if found.kernels is None:
-            _pack(found, lines, expected)
+            _pack(found, expected)
     except Unfit:
         decoder.attend_by(before)
         raise
@@ -115,11 +118,14 @@ def _by_config(model: Any) -> Iterable[str]:
         yield f"its decoder takes {taken[0]} itself"
     if lacking := {"inputs_embeds", "position_ids"} - set(parameters):
         yield f"its decoder takes no {' and no '.join(sorted(lacking))}"
-    if "per_layer_inputs" in parameters:
-        yield "its decoder has inputs of its own for each layer"
-    rope = getattr(model.get_decoder().config, "rope_parameters", None)
-    if isinstance(rope, dict) and len(rope.get("mrope_section") or ()) > 3:
-        yield f"its rotary positions have {len(rope['mrope_section'])} axes"
+    media = any(_MEDIA.search(name) for name in inspect.signature(model.forward).parameters)
+    ours = {*TAKEN, *VISUAL, "kwargs", "labels"} if media else set(parameters) - {"per_layer_inputs"}
+    for name in parameters:
+        if name not in ours and name not in taken:
+            yield f"its decoder takes {name}"
+    rope = getattr(model.get_decoder().config, "rope_parameters", None) or {}
+    if (axes := len(rope.get("mrope_section") or ())) > 3:
+        yield f"its rotary positions have {axes} axes"
     for kind in sorted(_rope_types(rope)):
         if kind == "longrope" or "dynamic" in kind:
             yield f"its rotary positions change with the length of the text ({kind})"
@@ -159,45 +165,95 @@ def _own_logits(found: EngineModel, hidden: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are equal but for rounding in the first one's dtype."""
-    return one.shape == other.shape and _distance(one, other) <= (_EXACT if one.dtype == torch.float32 else _ROUNDED)
+_ALLOWED, _ROUNDED = 2e-4, 0.1
+"""The distance of logits that only the order of float32's sums explains, and that rounded inputs of narrow weights do."""
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one.float() - other.float()).abs().max()) / max(1.0, float(other.abs().max()))
+    """Return the size of the difference of logits ``[n, vocab]``, as a part of what the second ones differ by in a row."""
+    other = other.float()
+    return float((one.float() - other).norm() / (other - other.mean(-1, keepdim=True)).norm())
 
 
-_EXACT, _ROUNDED = 2e-4, 5e-2
+@frozen(eq=False)
+class _Expected:
+    """The logits of lines of ids, and the distance from them that rounding explains."""
+
+    lines: list[torch.Tensor]
+    logits: list[torch.Tensor]
+    allowed: float
+
+    @classmethod
+    def of(cls, model: Any, lines: list[torch.Tensor]) -> _Expected:
+        """Compute lines by a model's own forward; with weights in 16 bits in float32 too, which tells what its rounding does."""
+
+        def computed() -> list[torch.Tensor]:
+            return [model(input_ids=line.unsqueeze(0), use_cache=False).logits[0].float() for line in lines]
+
+        own = computed()
+        if any(isinstance(each, Int8GroupsLinear | Int4WeightLinear) for each in model.modules()):
+            return cls(lines, own, _ROUNDED)
+        if model.dtype == torch.float32:
+            return cls(lines, own, _ALLOWED)
+        with _in_float32(model):
+            exact = computed()
+        return cls(lines, exact, 0.02 + 1.5 * max(map(_distance, own, exact)))
 
 
-def _allowed(found: EngineModel) -> float:
-    """Return how far logits may be from the model's own: products of narrow weights round their inputs."""
-    is_narrow = any(isinstance(each, Int8GroupsLinear | Int4WeightLinear) for each in found.model.modules())
-    return _EXACT if found.kv_layout.dtype == torch.float32 and not is_narrow else _ROUNDED
+@contextmanager
+def _in_float32(model: Any) -> Iterator[None]:
+    """Let the modules of a model compute in float32: each widens its weights while it is called."""
+    kept: dict[Any, list[tuple[Any, torch.Tensor]]] = {}
+
+    def widen(module: Any, given: Any) -> None:
+        narrow = [each for each in module.parameters(recurse=False) if each.dtype in (torch.bfloat16, torch.float16)]
+        kept[module] = [(each, each.data) for each in narrow]
+        with torch.inference_mode(False):
+            for each in narrow:
+                each.data = each.data.float()
+
+    def restore(module: Any, given: Any, output: Any) -> None:
+        for each, data in kept.pop(module, ()):
+            each.data = data
+
+    modules = [each for each in model.modules() if [*each.parameters(recurse=False)]]
+    hooks = [each.register_forward_pre_hook(widen) for each in modules]
+    hooks += [each.register_forward_hook(restore, always_call=True) for each in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
-def _kernels(
-    found: EngineModel, scales: list[float | None], lines: list[torch.Tensor], expected: list[torch.Tensor]
-) -> KernelSteps | None:
+def _kernels(found: EngineModel, scales: list[float | None], expected: _Expected) -> KernelSteps | None:
     """Return the steps by kernels, if their logits are those of the model. How positions rotate, the nearer logits tell."""
-    nearest, error = None, _allowed(found)
+    nearest, least = None, math.inf
     for pairs in (False, True):
         found.kernels = kernel_steps(found.decoder.module, found.kv_layout, scales, pairs=pairs)
-        if found.kernels is not None and (distance := _difference(found, lines, expected)) <= error:
-            nearest, error = found.kernels, distance
+        distance = math.inf if found.kernels is None else _agreement(found, expected)
+        if distance < least:
+            nearest, least = found.kernels, distance
     found.kernels = None
     return nearest
 
 
-def _pack(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+def _agreement(found: EngineModel, expected: _Expected) -> float:
+    """Return the distance from the expected logits; infinite: they differ, or a step fails."""
+    try:
+        return _compare(found, expected)
+    except Exception:
+        return math.inf
+
+
+def _pack(found: EngineModel, expected: _Expected) -> None:
     """Lay out the weights of linear layers for products of few rows, if the logits stay as they are."""
     if found.model.device.type != "cpu":
         return
     decoder = found.decoder.module
     before = [(each, *child) for each in decoder.modules() for child in each.named_children()]
     pack_linears(decoder, pack_decoder, trim=False)
-    if _difference(found, lines, expected) > _allowed(found):
+    if _agreement(found, expected) == math.inf:
         for each, name, child in before:
             setattr(each, name, child)
     else:
@@ -240,9 +296,13 @@ class _Told(ARModelRunner):
             self.scheduler.stop()
 
 
-def _difference(found: EngineModel, lines: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """Compute texts together on an engine, in pieces; return how far their logits are from the expected ones. Raises what a step raises."""
-    prompt = 5
+def _compare(found: EngineModel, expected: _Expected) -> float:
+    """Compute texts together on an engine, in pieces; return the distance of their logits from the expected ones.
+
+    Raises:
+        Unfit: they differ.
+    """
+    prompt, lines = 5, expected.lines
     runner = _Told(found, lines, prompt)
     runner.scheduler = EngineScheduler(
         runner, kv_blocks=16, block_size=4, chunk_size=3, max_batch_tokens=5, cuda_graphs=False, max_context=64
@@ -255,6 +315,8 @@ def _difference(found: EngineModel, lines: list[torch.Tensor], expected: list[to
     while (message := runner.scheduler.outbox.get(0)) is not None:
         if message.type == "error":
             raise message.data
-    return max(
-        _distance(torch.stack(rows), whole[prompt - 1 :]) for rows, whole in zip(runner.logits, expected, strict=True)
-    )
+    pairs = zip(runner.logits, expected.logits, strict=True)
+    distances = [_distance(torch.stack(rows), whole[prompt - 1 :]) for rows, whole in pairs]
+    if not all(each <= expected.allowed for each in distances):
+        raise Unfit("its logits are not those of its own forward: something beside attention sees other tokens")
+    return max(distances)

@@ -17,7 +17,7 @@ _EXAMINED = "omni-examined"
 """As :data:`omni_transformers.words.engine_model.NAME`, with masks, whose functions are looked at."""
 
 _KNOWN = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal", "position_ids", "use_cache"}
-_TAKEN = {
+TAKEN = {
     *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache"),
     *("cache_position", "return_dict", "output_attentions", "output_hidden_states", "logits_to_keep"),
 }
@@ -169,7 +169,7 @@ def layout_of(model: Any, layers: list[Layer], given: dict[str, Any]) -> KVLayou
                 reasons.setdefault(what, []).append(each.index or 0)
     if reasons:
         raise Unfit(*(f"{_numbered(numbers)}: {reason}" for reason, numbers in reasons.items()))
-    unknown = [name for name, each in given.items() if name not in _TAKEN and each is not None and each is not False]
+    unknown = [name for name, each in given.items() if name not in TAKEN and each is not None and each is not False]
     if unknown:
         raise Unfit(f"its decoder gets {', '.join(unknown)}")
     mask = given.get("attention_mask")

@@ -16,7 +16,7 @@ from omni_transformers.words.engine_model import EngineModel
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
 """Inputs that a prompt of text has."""
 
-_VISUAL = "visual_pos_masks", "deepstack_visual_embeds"
+VISUAL = "visual_pos_masks", "deepstack_visual_embeds"
 
 _IGNORED = {
     *("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache", "cache_position"),
@@ -76,7 +76,7 @@ def captured(model: EngineModel, inputs: dict[str, Any]) -> Prompt:
     if "inputs_embeds" not in given:  # it has merged nothing
         return Prompt(ids)
     embeds: torch.Tensor = given["inputs_embeds"][0]
-    visual, deep = (given.pop(name, None) for name in _VISUAL)
+    visual, deep = (given.pop(name, None) for name in VISUAL)
     mask = given.get("attention_mask")
     if mask is not None and (isinstance(mask, dict) or mask.dim() > 2):
         raise RuntimeError("this model makes masks for its media, which the engine cannot; choose backend=steps")
@@ -146,7 +146,7 @@ def fill_extra(batch: ForwardBatch, prompt_of: Any) -> None:
         for part, each in zip(parts, prompt.deep, strict=True):
             part.append(each[first:last])
     if mask is not None:
-        batch.extra.update(zip(_VISUAL, (mask, [torch.cat(part) for part in parts]), strict=True))
+        batch.extra.update(zip(VISUAL, (mask, [torch.cat(part) for part in parts]), strict=True))
 
 
 def request_of(prompt: Prompt, request_id: str, **fields: Any) -> ARRequest:
