@@ -34,7 +34,7 @@ _LIBRARY_DEFAULT = 20
 
 @frozen
 class Asked:
-    """What a window is asked for: the model's own codes of the language that is spoken and of that which is written."""
+    """The request for a window: the model's own codes of the language that is spoken and of that which is written."""
 
     spoken: str | None
     written: str | None

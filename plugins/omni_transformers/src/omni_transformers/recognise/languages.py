@@ -22,7 +22,7 @@ _COHERE = "ar de el en es fr it ja ko nl pl pt vi zh"
 
 @frozen
 class Languages:
-    """What a model is told about languages.
+    """The languages of a model, and the parameters that name them.
 
     Attributes:
         parameters: names of the request parameters.

@@ -1,4 +1,4 @@
-"""Where a long recording is divided: at quiet places, or into windows that overlap."""
+"""The division of a long recording: at quiet places, or into windows that overlap."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from attrs import evolve
 from omni_core.api import Segment, Word
 
 UNREADABLE = "\ufffd"
-"""What a part of a character is decoded to."""
+"""The mark that a part of a character is decoded to."""
 
 _OPENING = "\"'“¡¿([{-"
 _CLOSING = "\"'.。,，!！?？:：”)]}、"

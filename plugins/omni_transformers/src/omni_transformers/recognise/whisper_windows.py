@@ -26,12 +26,12 @@ from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.turns import EachToken
 
 THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6}
-"""Where the generation config says nothing: those that transformers recommends."""
+"""Defaults, where the generation config says nothing: those that transformers recommends."""
 
 
 @define
 class Written:
-    """What was written of one window.
+    """The text that was written of one window.
 
     Attributes:
         ids: its tokens, without the one that ends it.

@@ -33,7 +33,7 @@ from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
 from omni_transformers.words.engine_prompts import VISUAL
 from omni_transformers.words.engine_stack import KernelSteps, kernel_steps
 
-_MEDIA = re.compile("pixel_values|mm_token_type|input_features|input_values|image|audio|speech|video")
+_MEDIA = re.compile("pixel_values|input_features|input_values|image|audio|speech|video")
 
 _GENERATION = {
     "begin_suppress_tokens": None,
