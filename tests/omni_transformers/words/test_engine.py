@@ -52,17 +52,28 @@ def say(text: str, **params: Any) -> OmniRequest:
 
 
 def answered(
-    folder: Path, requests: list[OmniRequest], counters: dict[str, float] | None = None, **options: Any
+    folder: Path,
+    requests: list[OmniRequest],
+    counters: dict[str, float] | None = None,
+    *,
+    in_turn: bool = False,
+    **options: Any,
 ) -> list[tuple[str, Any]]:
-    """Send requests at once through the stages; return the streamed text of each, and its result. ``counters`` gets the engine's."""
+    """Send requests at once, or each after the last one's end, through the stages.
+
+    Returns:
+        The streamed text of each, and its result. ``counters`` gets the engine's.
+    """
     prepare = create_prepare(str(folder), backend="engine")
     streamed, results = [""] * len(requests), dict[str, Any]()
     with running(create_answer(str(folder), backend="engine", **options)) as scheduler:
-        for number, request in enumerate(requests):
-            payload = StagePayload(str(number), request)
-            payload.data, payload.request = prepare(payload), request.without_inputs()
-            scheduler.inbox.put(IncomingMessage(str(number), "new_request", payload))
+        sent = 0
         while len(results) < len(requests):
+            while sent < len(requests) and (len(results) == sent or not in_turn):
+                payload = StagePayload(str(sent), requests[sent])
+                payload.data, payload.request = prepare(payload), requests[sent].without_inputs()
+                scheduler.inbox.put(IncomingMessage(str(sent), "new_request", payload))
+                sent += 1
             message = scheduler.outbox.get(60)
             assert message is not None
             if message.type == "error":
@@ -94,14 +105,17 @@ def test_ids_at_once_equal_those_of_generate_and_streams_equal_texts(architectur
 
 
 def test_preempted_requests_and_shared_prefixes_have_the_same_ids() -> None:
-    """With a window, a soft cap and plain layers; the second time from the prefix cache."""
+    """With a window, a soft cap and plain layers."""
     folder = causal.checkpoint("Gemma2ForCausalLM")
     requests = [say(text, max_new_tokens=20) for text in TEXTS[:4]]
     alone = [answered(folder, [each])[0][1].token_ids for each in requests]
     counters: dict[str, float] = {}
     found = answered(folder, requests * 2, counters, kv_blocks=8)
-    assert counters["preemptions"] > 0 < counters["reused_positions"]
+    assert counters["preemptions"] > 0
     assert [result.token_ids for _, result in found] == alone * 2
+    again = answered(folder, requests * 2, counters, in_turn=True)
+    assert counters["reused_positions"] > 0
+    assert [result.token_ids for _, result in again] == alone * 2
 
 
 def test_a_seed_gives_the_same_text_alone_and_beside_others() -> None:
