@@ -47,7 +47,7 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "demo", "testing"]
+MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "transformers", "demo", "testing"]
 MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),
@@ -251,7 +251,8 @@ def parity(session: nox.Session, version: str) -> None:
     """Whole replies equal those of a release of transformers; `nox` alone compares more with that of constraints.txt."""
     environment = install_all(session)
     session.install(f"transformers=={version}.*")
-    pytest(session, "tests/end_to_end/test_parity.py", "tests/omni_qwen25/test_parity.py", *TWO, **environment)
+    suites = ("tests/end_to_end/test_parity.py", "tests/omni_qwen25/test_parity.py", "tests/omni_transformers")
+    pytest(session, *suites, *TWO, **environment)
 
 
 @nox.session(requires=BUILT)

@@ -8,13 +8,14 @@ from typing import Any, Unpack
 
 from attrs import evolve
 
-from omni_core.api import Interface, PipelineConfig
+from omni_core.api import ConfigError, Interface, PipelineConfig
 from omni_torch.api import config_folder
 from omni_transformers.adapters import adapter_of
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.gguf_files import is_gguf
 from omni_transformers.licences import forbids_commerce, licence_of
-from omni_transformers.options import Options, checked
+from omni_transformers.options import Given, Options, checked
+from omni_transformers.words.recognisers import RECOGNISERS
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     if licence is not None and forbids_commerce(licence):
         logger.warning("%s: its licence is %s, which allows no commercial use", model_path, licence)
     kind = _kind(source)
+    _check_use(source, given)
     return PipelineConfig(
         model_path=model_path,
         stages=kind.stages(source, given),
@@ -38,6 +40,26 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         relay_backend="shm",
         fetch_fn="omni_transformers.checkpoints:fetch",
     )
+
+
+_USED = {
+    "backend": lambda source: source.architecture.kind == "words" and source.architecture.name not in RECOGNISERS,
+    "max_audio_seconds": lambda source: "audio" in source.architecture.inputs and source.architecture.kind != "speak",
+    "vocoder": lambda source: source.architecture.kind == "speak",
+    "voices": lambda source: source.architecture.kind == "speak",
+}
+"""Options that not every kind of model reads, and whether the one of a checkpoint does."""
+
+
+def _check_use(source: Source, given: Given) -> None:
+    """Raise ConfigError if an option would have no effect. Those of an adapter are its own."""
+    if adapter_of(source.config) is not None:
+        return
+    for name, is_used in _USED.items():
+        if getattr(given, name) not in (None, "auto") and not is_used(source):
+            raise ConfigError(
+                f"--option {name}={getattr(given, name)}: has no effect on {source.architecture.name}; leave it out"
+            )
 
 
 def interface(folder: str) -> Interface:

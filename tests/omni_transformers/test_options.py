@@ -1,0 +1,30 @@
+"""Options of the pipeline: an unknown one, and one that a model does not read, are errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tiny_transformers import checkpoint, recognisers, speakers, writers
+
+from omni_core.api import ConfigError
+from omni_transformers.pipeline import transformers
+
+assert recognisers and speakers and writers  # noqa: PT018
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "words"),
+    [
+        ("LlamaForCausalLM", {"backend": "engin"}, r"backend=engin: there is no such backend; did you mean 'engine'"),
+        ("LlamaForCausalLM", {"dtyp": "float32"}, r"dtyp: there is no such option; did you mean 'dtype'"),
+        ("LlamaForCausalLM", {"voices": "x"}, "voices=x: has no effect on LlamaForCausalLM"),
+        ("LlamaForCausalLM", {"max_audio_seconds": 3.0}, "max_audio_seconds=3.0: has no effect"),
+        ("WhisperForConditionalGeneration", {"backend": "engine"}, "backend=engine: has no effect on Whisper"),
+        ("VitsModel", {"backend": "steps"}, "backend=steps: has no effect on VitsModel"),
+    ],
+)
+def test_what_has_no_effect_is_an_error(architecture: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        transformers(str(checkpoint(architecture)), **options)
+    transformers(str(checkpoint(architecture)))
