@@ -6,11 +6,19 @@ import json
 
 import click
 
-from omni_transformers.architectures import KINDS, Architecture, made_from, table
+from omni_transformers.architectures import KINDS, REFUSED, Architecture, made_from, table
 from omni_transformers.checked import checked
 from omni_transformers.licences import KNOWN
+from omni_transformers.speak.declaration import SPEAKERS
 
 _COLUMNS = ("architecture", "does", "takes", "endpoint", "backend", "streams", "checkpoint", "licence", "checked with")
+
+
+def not_served(architecture: Architecture) -> str | None:
+    """Return why an architecture has no pipeline; ``None``: it has one."""
+    if architecture.kind == "speak" and architecture.name not in SPEAKERS:
+        return "its speech is not served by this plugin"
+    return REFUSED.get(architecture.name)
 
 
 def rows(kind: str | None = None) -> list[dict[str, str]]:
@@ -30,7 +38,7 @@ def _row(architecture: Architecture) -> dict[str, str]:
                 architecture.kind,
                 ", ".join(architecture.inputs),
                 KINDS[architecture.kind],
-                check.get("backend", ""),
+                "none" if not_served(architecture) else check.get("backend", ""),
                 check.get("streams", ""),
                 checkpoint,
                 licence,
