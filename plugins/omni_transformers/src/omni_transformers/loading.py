@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import omni_transformers.first  # noqa: F401
+
+# isort: split
+
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from transformers import GenerationConfig
 
 from omni_core.api import ConfigError
 from omni_torch.api import load_checked
 from omni_transformers.checkpoints import first_line, read
 from omni_transformers.gguf_files import linked, load_linked
-from omni_transformers.stand_ins import stand_in
-
-stand_in()
-
-import transformers  # noqa: E402 (it looks for torchvision and torchaudio when it is imported)
-from transformers import GenerationConfig  # noqa: E402
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 

@@ -5,6 +5,10 @@ Each step computes the next window of several requests; those of equal length sh
 
 from __future__ import annotations
 
+import omni_transformers.first  # noqa: F401
+
+# isort: split
+
 from abc import abstractmethod
 from collections.abc import Hashable
 from itertools import groupby

@@ -7,6 +7,10 @@ model is not sure, is written again at higher temperatures.
 
 from __future__ import annotations
 
+import omni_transformers.first  # noqa: F401
+
+# isort: split
+
 import math
 from collections.abc import Generator
 from typing import Any

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import omni_transformers.first  # noqa: F401
+
+# isort: split
+
 import logging
 from collections.abc import Callable, Iterable
 from threading import Lock

@@ -59,6 +59,8 @@ _GENERATION = {
 
 def backend_of(model: Any) -> tuple[str, list[str]]:
     """Return ``engine``, or ``steps`` and the reasons. It computes a few short forwards of the model, which stays as it was."""
+    if reasons := [*_by_config(model)]:
+        return "steps", reasons
     before = model.get_decoder().config._attn_implementation
     try:
         fitted(model).decoder.attend_by(before)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import omni_transformers.first  # noqa: F401
+
+# isort: split
+
 from collections.abc import Generator
 from typing import Any
 
