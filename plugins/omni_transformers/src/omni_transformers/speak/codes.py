@@ -40,9 +40,7 @@ class Csm(Speaker):
         )
         config = chosen(model, asked.given, inputs["input_ids"].shape[1], model.config.max_position_embeddings)
         call = {"generation_config": config, "streamer": Frames(), **inputs}
-        sound = Causal(
-            codec.decoder, lambda codes, past: codec.decode(codes, decoder_past_key_values=past, use_cache=True)
-        )
+        sound = Causal(codec)
         for number, codes in enumerate(reported(lambda: model.generate(**call))):  # [1, codebooks]
             if not number:
                 continue  # the prompt

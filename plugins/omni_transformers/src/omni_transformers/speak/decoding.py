@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -78,13 +79,16 @@ class Causal:
     last inputs add to the next outputs: transformers has such a state for the encoder alone.
 
     Args:
-        decoder: the half of the codec that makes the sound.
-        decode: ``(frames, past key values) -> output`` of the codec, with ``audio_values`` and ``decoder_past_key_values``.
+        codec: has a ``decoder``, the half that makes the sound, and ``decode(frames)``, whose output has ``audio_values``.
     """
 
-    def __init__(self, decoder: Module, decode: Callable[[Any, Any], Any]) -> None:
-        _make_streaming(decoder)
-        self._decode = decode
+    def __init__(self, codec: Any) -> None:
+        _make_streaming(codec.decoder)
+        self._decode = codec.decode
+        named = inspect.signature(codec.decode).parameters
+        self._cache = (
+            "decoder_cache" if "decoder_cache" in named else "decoder_past_key_values"
+        )  # before transformers 5.24
         self._state: dict[Module, torch.Tensor] = {}
         self._past: Any = None
 
@@ -93,10 +97,10 @@ class Causal:
         global _state
         _state = self._state
         try:
-            found = self._decode(frames, self._past)
+            found = self._decode(frames, **{self._cache: self._past}, use_cache=True)
         finally:
             _state = None
-        self._past = found.decoder_past_key_values
+        self._past = getattr(found, self._cache)
         samples: torch.Tensor = found.audio_values.reshape(-1)
         return samples
 

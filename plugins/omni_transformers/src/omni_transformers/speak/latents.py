@@ -49,9 +49,7 @@ class PocketTTS(Speaker):
                 "max_new_tokens"
             )  # without one, the model has a bound by the text's length
             call = {"generation_config": config, **inputs}
-            sound = Causal(
-                codec.decoder, lambda latents, past: codec.decode(latents, decoder_past_key_values=past, use_cache=True)
-            )
+            sound = Causal(codec)
             fade = torch.linspace(0, 1, int(self._processor.fade_in_duration * self.rate), device=codec.device)
             for latent in reported(lambda call=call: model.generate(**call)):  # type: ignore[misc]  # of this part
                 samples = sound.push(latent.to(codec.device, codec.dtype))

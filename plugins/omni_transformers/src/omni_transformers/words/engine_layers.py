@@ -18,7 +18,7 @@ _EXAMINED = "omni-examined"
 
 _KNOWN = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal", "position_ids", "use_cache"}
 TAKEN = {
-    *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache"),
+    *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "cache", "use_cache"),
     *("cache_position", "return_dict", "output_attentions", "output_hidden_states", "logits_to_keep"),
 }
 """Arguments of a decoder that the engine gives itself, or that change nothing."""

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
 from omni_torch.api import FewRowsLinear, few_rows_linear
@@ -86,18 +87,12 @@ class Decoder:
         self.module.set_attn_implementation(name)
 
 
-class _Decoded:
+class _Decoded(BaseModelOutputWithPast):
     """A decoder's output: hidden states, and nothing else of what it may have."""
 
-    def __init__(self, hidden: torch.Tensor) -> None:
-        self.last_hidden_state = hidden
-
     def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return (self.last_hidden_state,)[index]
 
 
 class EngineModel(nn.Module):
@@ -167,7 +162,7 @@ class EngineModel(nn.Module):
             logits: torch.Tensor = self._head(hidden)
             return logits
         rows = len(hidden)
-        with self.decoder.instead(lambda given: _Decoded(hidden.unsqueeze(0))):
+        with self.decoder.instead(lambda given: _Decoded(last_hidden_state=hidden.unsqueeze(0))):
             output = self.model(
                 inputs_embeds=hidden.new_zeros(1, rows, self.hidden_size),
                 position_ids=torch.arange(rows, device=hidden.device).unsqueeze(0),

@@ -19,7 +19,7 @@ _PLAIN = {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
 VISUAL = "visual_pos_masks", "deepstack_visual_embeds"
 
 _IGNORED = {
-    *("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache", "cache_position"),
+    *("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "cache", "use_cache", "cache_position"),
     *("return_dict", "output_attentions", "output_hidden_states", "logits_to_keep"),
 }
 
