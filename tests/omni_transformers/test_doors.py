@@ -138,9 +138,13 @@ def test_weights_are_not_unpickled(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: shorten(folder / "model.safetensors"), "download|read"),
+        (
+            lambda folder: change(folder / "config.json", hidden_size=128),
+            r"weights have other shapes than config.json says, such as \('",
+        ),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "has none of processor_config.json"),
     ],
-    ids=["unknown", "newer", "no JSON", "no weights", "half a shard", "no processor"],
+    ids=["unknown", "newer", "no JSON", "no weights", "half a shard", "another shape", "no processor"],
 )
 def test_a_damaged_checkpoint_is_one_line_that_says_what_to_do(folder: Path, spoil: Any, words: str) -> None:
     spoil(folder)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omni_core.errors import ConfigError
-from omni_torch.checkpoints.folders import LARGEST_TEXT, Section, read_json, read_tokenizer
+from omni_torch.checkpoints.folders import LARGEST_TEXT, Section, read_json, read_tokenizer, written_once
 
 
 def test_missing_fields_of_a_config_are_named_by_path() -> None:
@@ -57,3 +57,26 @@ def test_a_list_of_strings_is_checked(value: object) -> None:
         Section({"kinds": value}, "config.json", "Parrot").strings("kinds", ())
     assert Section({"kinds": ["a"]}, "config.json", "Parrot").strings("kinds", ()) == ("a",)
     assert Section({"kinds": None}, "config.json", "Parrot").strings("kinds", ("b",)) == ("b",)
+
+
+def test_a_folder_of_the_cache_is_written_again_if_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+        (folder / "other").touch()
+
+    made = Path(written_once("made", write))
+    (made / "config.json").unlink()
+    assert Path(written_once("made", write)) == made
+    assert (made / "config.json").is_file()
+    assert [each.name for each in made.parent.iterdir()] == ["made"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"file/omni cannot be written: .*; set XDG_CACHE_HOME"):
+        written_once("made", Path.touch)

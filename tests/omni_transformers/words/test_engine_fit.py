@@ -180,3 +180,11 @@ def test_what_a_decoder_gets_with_media_alone_is_told_when_it_is_loaded() -> Non
     config = transformers.Ernie4_5_VLMoeConfig(text_config=text, vision_config=vision)
     model = transformers.Ernie4_5_VLMoeForConditionalGeneration(config).eval()
     assert "its decoder takes moe_mm_token_type_ids" in backend_of(model)[1]
+
+
+def test_weights_that_are_no_numbers_are_told() -> None:
+    model = causal.model_of("LlamaForCausalLM")
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
+    with pytest.raises(ConfigError, match="its logits are not finite; download the checkpoint again"):
+        fitted(model)

@@ -67,12 +67,23 @@ def load_model(
     def load() -> Any:
         try:
             return kind.from_pretrained(
-                model_path, dtype=wanted, output_loading_info=True, weights_only=True, **_LOCAL, **given
+                model_path,
+                dtype=wanted,
+                output_loading_info=True,
+                weights_only=True,
+                ignore_mismatched_sizes=True,  # the report has them
+                **_LOCAL,
+                **given,
             )
         except ImportError as error:
             raise _needs(model_path, "its model", error) from error
 
     model, report = load_checked(model_path, load)
+    if unlike := sorted(map(str, report["mismatched_keys"])):
+        raise ConfigError(
+            f"{model_path}: {len(unlike)} weights have other shapes than config.json says, such as {unlike[0]} "
+            "(name, shape in the file, shape by the config); is it the config of another model?"
+        )
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Unpack
 
 from attrs import evolve
@@ -35,6 +36,7 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     _check_use(source, given)
     return PipelineConfig(
         model_path=model_path,
+        name=Path(model_path).stem if is_gguf(model_path) else None,
         stages=kind.stages(source, given),
         interface=kind.interface(source),
         relay_backend="shm",

@@ -27,7 +27,11 @@ def written_once(name: str, write: Callable[[Path], object], config: str = "conf
 
     ``config`` is a file that a complete one holds.
 
-    The folder appears complete or not at all, also when several processes ask for it at the same time.
+    The folder appears complete or not at all, also when several processes ask for it at the same time. One that lacks ``config`` is written
+    again.
+
+    Raises:
+        ConfigError: the cache cannot be written. And what ``write`` raises.
     """
     import shutil  # here, because the modules that register plugins import this one and must take no time
     import tempfile
@@ -35,15 +39,21 @@ def written_once(name: str, write: Callable[[Path], object], config: str = "conf
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
     target = cache / name
     if not (target / config).is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="making-", dir=cache))
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            fresh = Path(tempfile.mkdtemp(prefix="making-", dir=cache))
+        except OSError as error:
+            raise ConfigError(
+                f"{cache} cannot be written: {error.strerror}; set XDG_CACHE_HOME to another folder"
+            ) from None
         try:
             write(fresh)
             try:
                 fresh.rename(target)
-            except OSError:  # another process was faster
+            except OSError:  # another process was faster, or the folder is damaged
                 if not (target / config).is_file():
-                    raise
+                    shutil.rmtree(target)
+                    fresh.rename(target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return str(target)

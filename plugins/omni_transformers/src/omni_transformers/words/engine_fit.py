@@ -15,6 +15,7 @@ from transformers import GenerationMixin
 
 from omni_core.api import (
     ARRequest,
+    ConfigError,
     IncomingMessage,
     OmniRequest,
     SamplingParams,
@@ -97,7 +98,7 @@ def fitted(model: Any) -> EngineModel:
         found.kernels = _kernels(found, [each.scale for each in layers], expected)
         if found.kernels is None:
             _pack(found, expected)
-    except Unfit:
+    except (Unfit, ConfigError):
         decoder.attend_by(before)
         raise
     except Exception as error:
@@ -193,6 +194,10 @@ class _Expected:
             return [model(input_ids=line.unsqueeze(0), use_cache=False).logits[0].float() for line in lines]
 
         own = computed()
+        if not all(bool(each.isfinite().all()) for each in own):
+            raise ConfigError(
+                f"{model.name_or_path or type(model).__name__}: its logits are not finite; download the checkpoint again"
+            )
         if any(isinstance(each, Int8GroupsLinear | Int4WeightLinear) for each in model.modules()):
             return cls(lines, own, _ROUNDED)
         if model.dtype == torch.float32:
