@@ -92,6 +92,8 @@ def test_ids_are_those_of_the_values_in_the_file(tmp_path: Path, kind: str, laye
     reference = write(path, kind)
     folder = folder_of(str(path))
     model = load_model(folder)
+    with pytest.raises(ConfigError, match="GGUF files are computed on a CPU; leave out --option gpu"):
+        load_model(folder, device="cuda:0")
     assert sum(type(each) is layer for each in model.modules()) == (0 if layer is None else 2 * 7 + 1)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer.apply_chat_template(

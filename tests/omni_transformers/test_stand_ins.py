@@ -13,8 +13,8 @@ import oracle
 import pytest
 import torch
 
-from omni_transformers import pictures, spectra
-from omni_transformers.number_words import num2words
+from omni_transformers.stand_ins import pictures, spectra
+from omni_transformers.stand_ins.number_words import num2words
 
 _PICTURES = """
 import sys
@@ -27,7 +27,7 @@ if sys.argv[1] == "theirs":
     oracle.load_torchvision()
     from torchvision.transforms.v2 import functional
 else:
-    functional = import_module("omni_transformers.pictures")
+    functional = import_module("omni_transformers.stand_ins.pictures")
 mode = functional.InterpolationMode
 random = torch.Generator().manual_seed(0)
 pixels = torch.randint(0, 256, (2, 3, 37, 53), dtype=torch.uint8, generator=random)

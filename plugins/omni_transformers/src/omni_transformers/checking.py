@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 
@@ -61,6 +61,10 @@ def load_model(
     if attention is None and "/" in str(source.config.get("attn_implementation", "")):
         given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
     if (file := linked(source.folder)) is not None:
+        if device != "cpu":
+            raise ConfigError(
+                f"{file}: GGUF files are computed on a CPU; leave out --option gpu, or use the checkpoint in safetensors"
+            )
         floats = torch.float32 if wanted == "auto" else wanted
         return load_linked(kind, source.folder, file, floats).eval().requires_grad_(False)
 

@@ -5,7 +5,7 @@ Each step computes the next window of several requests; those of equal length sh
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 

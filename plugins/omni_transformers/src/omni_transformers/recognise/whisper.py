@@ -7,7 +7,7 @@ model is not sure, is written again at higher temperatures.
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 

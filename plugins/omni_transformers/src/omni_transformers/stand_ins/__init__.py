@@ -51,7 +51,7 @@ class _StandIns(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         ours, names = _MODULES[module.__name__]
-        source = import_module(f"omni_transformers.{ours}")
+        source = import_module(f"{__name__}.{ours}")
         vars(module).update({each: getattr(source, each) for each in names.split()})
 
         def missing(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Any
 
-import torch
 from attrs import define, field
 from transformers import GenerationConfig
 
@@ -39,7 +38,7 @@ from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
 from omni_transformers.words.prompts import Prompts
-from omni_transformers.words.steps import create_writer
+from omni_transformers.words.steps import create_writer, placed
 
 logger = logging.getLogger(__name__)
 
@@ -108,22 +107,9 @@ def create_prepare(
     prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
 
     def prepare(payload: StagePayload) -> Prompt:
-        return captured(model, placed(prompts.inputs(payload.request), model))
+        return captured(model, placed(prompts.inputs(payload.request), model.model))
 
     return prepare
-
-
-def placed(inputs: Any, model: EngineModel) -> dict[str, Any]:
-    """Return the inputs of a forward on its model's device, floats in its type."""
-
-    def place(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return type(value)(map(place, value))
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(model.model.device, model.model.dtype if value.is_floating_point() else None)
-
-    return {name: place(value) for name, value in inputs.items()}
 
 
 def create_answer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 
@@ -38,6 +38,19 @@ class _Reports(StoppingCriteria):
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         self._report(self._choice.ids[-1])
         return torch.full((len(input_ids),), self.stopped, dtype=torch.bool, device=input_ids.device)
+
+
+def placed(inputs: Any, model: Any) -> dict[str, Any]:
+    """Return the inputs of a forward on its model's device, floats in its type."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(place, value))
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(model.device, model.dtype if value.is_floating_point() else None)
+
+    return {name: place(value) for name, value in inputs.items()}
 
 
 @define
@@ -79,19 +92,8 @@ class Writer:
         return 1 if self.prompts.architecture in ONE_AT_A_TIME else most
 
     def inputs(self, request: OmniRequest) -> dict[str, Any]:
-        """Return the inputs of a request, :meth:`placed`. Raises as :meth:`Prompts.inputs`."""
-        return self.placed(self.prompts.inputs(request))
-
-    def placed(self, inputs: Any) -> dict[str, Any]:
-        """Return inputs on the model's device, floats in its type."""
-        return {name: self._placed(each) for name, each in inputs.items()}
-
-    def _placed(self, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return type(value)(self._placed(each) for each in value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(self.model.device, self.model.dtype if value.is_floating_point() else None)
+        """Return the inputs of a request, :func:`placed`. Raises as :meth:`Prompts.inputs`."""
+        return placed(self.prompts.inputs(request), self.model)
 
     def write(self, inputs: dict[str, Any], params: dict[str, Any]) -> Generator[str | None, None, Text]:
         """Yield the text that each token adds, ``None`` if none.
@@ -192,13 +194,17 @@ def create_writer(
 
     def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
         inputs = writer.inputs(payload.data or payload.request)  # the stage before hands the request on
-        text = yield from _chunks(writer.write(inputs, payload.request.params.get(GROUP, {})))
+        text = yield from chunks(
+            writer.write(inputs, payload.request.params.get(GROUP, {})),
+            lambda piece: TextChunk(piece) if piece else None,
+        )
         return TextResult(text.text, text.ids, text.finish_reason, text.usage)
 
     return Interleaved(write, writer.running(max_running))
 
 
-def _chunks(written: Generator[str | None, None, Text]) -> Generator[TextChunk | None, None, Text]:
+def chunks(written: Generator[str | None, None, Text], make: Callable[[str], Any]) -> Generator[Any, None, Text]:
+    """Yield what is made of each piece of a text that :meth:`Writer.write` writes, an empty one too; return the text."""
     try:
         while True:
             try:
@@ -206,6 +212,6 @@ def _chunks(written: Generator[str | None, None, Text]) -> Generator[TextChunk |
             except StopIteration as end:
                 text: Text = end.value
                 return text
-            yield None if piece is None else TextChunk(piece)
+            yield make(piece or "")
     finally:
         written.close()

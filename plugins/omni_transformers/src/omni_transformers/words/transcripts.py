@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import omni_transformers.first  # noqa: F401
+import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 
@@ -27,7 +27,7 @@ from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.messages import Conversation, rate_of, read_messages
 from omni_transformers.words.recognisers import RECOGNISERS, Recogniser
 from omni_transformers.words.recordings import check_heard
-from omni_transformers.words.steps import Text, Writer, load_writer
+from omni_transformers.words.steps import Text, Writer, chunks, load_writer, placed
 
 TOKENS_PER_SECOND = 25
 """Of speech, at most: a longer text than these make is one that repeats itself."""
@@ -58,12 +58,15 @@ def create_recogniser(
     def recognise(payload: StagePayload) -> Generator[TranscriptChunk | None, None, Transcript]:
         params = payload.request.params.get(GROUP, {})
         recording = _recording(writer, payload.request)
-        inputs = writer.placed(_request(writer, recogniser, recording, params))
+        inputs = placed(_request(writer, recogniser, recording, params), writer.model)
         seconds = len(recording.sounds[0]) / rate_of(writer.prompts.processor)
         sampling = {name: value for name, value in params.items() if name not in _OWN}
         sampling.setdefault("max_new_tokens", 64 + int(seconds * TOKENS_PER_SECOND))
         reading = Reading(recogniser, heard=bool(params.get("language")))
-        text = yield from _read(writer.write(inputs, sampling), reading)
+        text = yield from chunks(
+            writer.write(inputs, sampling),
+            lambda piece: TranscriptChunk(more) if (more := reading.feed(piece)) else None,
+        )
         rest, segments = reading.end(writer, text)
         if rest or segments:
             yield TranscriptChunk(rest, segments=segments if _tells(params) else [])
@@ -105,22 +108,6 @@ def _request(writer: Writer, recogniser: Recogniser, recording: Conversation, pa
         inputs = prompts.made(ask, recording.sounds[0], return_tensors="pt", **named)
     check_heard(prompts.processor, inputs, recording.sounds)
     return {**inputs, **prompts.extra}
-
-
-def _read(
-    written: Generator[str | None, None, Text], reading: Reading
-) -> Generator[TranscriptChunk | None, None, Text]:
-    try:
-        while True:
-            try:
-                piece = next(written)
-            except StopIteration as end:
-                text: Text = end.value
-                return text
-            read = reading.feed(piece or "")
-            yield TranscriptChunk(read) if read else None
-    finally:
-        written.close()
 
 
 @define
