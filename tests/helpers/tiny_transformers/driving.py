@@ -33,11 +33,14 @@ def send(scheduler: Scheduler, name: str, request: OmniRequest) -> None:
 
 
 def replies(scheduler: Scheduler, requests: Sequence[OmniRequest | StagePayload]) -> list[tuple[list[Any], Any]]:
-    """Send requests, or their payloads, at once; return what each streamed, and its result. Raises the error of one that failed."""
+    """Send requests, or their payloads, at once; return what each streamed, and its result. Raises the error of one that failed.
+
+    Pieces of a request aborted before may still come; a result of it may not.
+    """
     for number, request in enumerate(requests):
         payload = request if isinstance(request, StagePayload) else StagePayload(str(number), request)
         scheduler.inbox.put(IncomingMessage(str(number), "new_request", payload))
-    streamed: list[list[Any]] = [[] for _ in requests]
+    streamed: dict[str, list[Any]] = {str(number): [] for number in range(len(requests))}
     results: dict[str, Any] = {}
     while len(results) < len(requests):
         message: OutgoingMessage | None = scheduler.outbox.get(60)
@@ -46,7 +49,8 @@ def replies(scheduler: Scheduler, requests: Sequence[OmniRequest | StagePayload]
         if message.type == "error":
             raise message.data
         if message.type == "stream":
-            streamed[int(message.request_id)].append(message.data)
+            streamed.get(message.request_id, []).append(message.data)
         else:
+            assert message.request_id in streamed, f"{message.request_id} was aborted and has a result"
             results[message.request_id] = message.data
-    return [(each, results[str(number)]) for number, each in enumerate(streamed)]
+    return [(each, results[name]) for name, each in streamed.items()]
