@@ -97,6 +97,14 @@ class CacheAttention(ABC):
     def attend(self, layer: int, query: Tensor, scale: float | None = None) -> Tensor:
         """Return ``[n, heads, head_dim]`` for ``query``, after this step's keys and values were written."""
 
+    def recall(self, layer: int, query: Tensor, scale: float | None = None) -> Tensor:
+        """Return ``[n, heads, head_dim]`` for ``query`` over the keys and values of each request's :attr:`ARRequest.memory`.
+
+        Raises:
+            ValueError: this attention has no cross-attention.
+        """
+        raise ValueError(f"layer {layer}: {type(self).__name__} has no cross-attention")
+
     def decode_cache(self) -> DecodeCache | None:
         """Return what computes all layers of this step without :meth:`place` and :meth:`attend`; ``None``: the step is of another
         kind. The caller writes every layer's keys and values of the step's tokens.

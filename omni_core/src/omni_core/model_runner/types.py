@@ -81,7 +81,8 @@ class KVLayout:
     """The KV cache of a model per token: ``layers`` pairs of K and V of shape ``[kv_heads, head_dim]`` in ``dtype``.
 
     ``heads`` is the number of query heads, for schedulers that set up their attention before the first query; 0: unknown.
-    ``forms`` says how each layer attends, ``None`` for a plain one; empty: all are plain.
+    ``forms`` says how each layer attends, ``None`` for a plain one; empty: all are plain. ``memory``: its layers have cross-attention too,
+    to the first positions of a request (:attr:`ARRequest.memory`).
     """
 
     layers: int
@@ -90,11 +91,13 @@ class KVLayout:
     dtype: Any
     heads: int = 0
     forms: Sequence[AttentionForm | None] = ()
+    memory: bool = False
 
     @property
     def form_names(self) -> list[str]:
         """The differences of any layer from plain attention, in words for messages; empty: all are plain."""
-        return sorted({name for form in self.forms if form is not None for name in form.names})
+        named = {name for form in self.forms if form is not None for name in form.names}
+        return sorted(named | ({"cross-attention"} if self.memory else set()))
 
 
 @frozen
@@ -133,6 +136,8 @@ class ARRequest:
             ``None`` beside ``prompt_embeds``: ids do not tell two prompts apart, so nothing is shared.
         messages: the stream messages of the newest step that a feedback loop's runner has not yet emitted.
         priority: higher is served sooner; 0 is the default.
+        memory: the first positions of the prompt that only cross-attention sees, such as those of an encoder's output; a stage before
+            or the runner computes their keys and values. The other positions see each other alone.
     """
 
     request_id: str
@@ -152,6 +157,7 @@ class ARRequest:
     content: Sequence[ContentSpan] | None = None
     priority: int = 0
     messages: list[OutgoingMessage] = field(factory=list)
+    memory: int = 0
 
     @property
     def length(self) -> int:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from omni_torch.engine.attention.decode import paged_decode
     from omni_torch.engine.key_values import KeyValues
     from omni_torch.engine.scheduler import EngineScheduler
+    from omni_torch.engine.sequences import PagedSequences
     from omni_torch.loop.autoregressive import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
     from omni_torch.loop.continuation import extend
     from omni_torch.loop.packing import indices, packed_batch, prompt_runs, sampled_rows
@@ -109,7 +110,7 @@ __all__ = [
     "SpokenText", "SpokenTextRunner",
     # Schedulers: work in steps, sound, and loops of one's own
     "StepScheduler", "Vocoder", "VocoderScheduler", "EngineScheduler", "AutoregressiveLoop", "LoopedScheduler",
-    "StepResult", "run_batch",
+    "StepResult", "run_batch", "PagedSequences",
     # Sampling: parameters of requests, and where a text ends
     "sampling_parameters", "sample", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
     "text_decoder",
@@ -152,6 +153,7 @@ _HOMES = {
     "omni_torch.engine.attention.decode": "paged_decode",
     "omni_torch.engine.key_values": "KeyValues",
     "omni_torch.engine.scheduler": "EngineScheduler",
+    "omni_torch.engine.sequences": "PagedSequences",
     "omni_torch.loop.autoregressive": "AutoregressiveLoop LoopedScheduler StepResult run_batch",
     "omni_torch.loop.continuation": "extend",
     "omni_torch.loop.packing": "indices packed_batch prompt_runs sampled_rows",

@@ -168,7 +168,7 @@ class KVCache:
     """K and V of every layer: ``[blocks * block_size, kv_heads, head_dim]`` each, and each request's block table.
 
     ``kept`` (``[blocks * block_size, kept_width]``) holds what a runner stores beside them. The slots from ``scratch`` on belong
-    to no block and are never read: padding rows of a recorded step write there. ``forms`` are the layout's.
+    to no block and are never read: padding rows of a recorded step write there. ``forms`` and ``memory`` are the layout's.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class KVCache:
         self.keys = tuple(_zeros(shape, layout.dtype, device) for _ in range(layout.layers))
         self.values = tuple(_zeros(shape, layout.dtype, device) for _ in range(layout.layers))
         self.kept = torch.empty(self.scratch, kept_width, dtype=layout.dtype, device=device)
-        self.block_size, self.forms = block_size, layout.forms
+        self.block_size, self.forms, self.memory = block_size, layout.forms, layout.memory
         self.pool = BlockPool(blocks)
         self._tables: dict[str, _Table] = {}
         self._pending_clear: set[int] = set()
@@ -275,6 +275,10 @@ class KVCache:
     def freed_by(self, request_ids: list[str]) -> int:
         """Return a lower bound of the blocks that become free when these requests are released."""
         return sum(self.pool.alone(self._tables[each].blocks) for each in request_ids if each in self._tables)
+
+    def holds(self, request_id: str) -> bool:
+        """Return whether a request has blocks."""
+        return request_id in self._tables
 
     def blocks(self, request_id: str) -> list[int]:
         """Return a request's block table. It must not be changed."""

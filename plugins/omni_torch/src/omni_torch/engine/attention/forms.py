@@ -1,7 +1,8 @@
-"""Attention of layers with a sliding window, a soft cap or sinks, beside plain ones, with PyTorch's own operations."""
+"""Attention of layers with a sliding window, a soft cap, sinks or cross-attention, beside plain ones, with PyTorch's operations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -40,7 +41,7 @@ class FormedAttention(StepAttention):
     """The attention of a step whose layers differ; what layers of one window share is computed once.
 
     Args:
-        plain: makes the attention of the plain layers.
+        plain: makes the attention of the plain layers, and cross-attention.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class FormedAttention(StepAttention):
         requests: list[ARRequest],
         starts: list[int],
         lengths: list[int],
-        plain: type[StepAttention],
+        plain: Callable[..., StepAttention],
     ) -> None:
         super().__init__(cache, requests, starts, lengths)
         self._make_plain = plain
@@ -59,8 +60,15 @@ class FormedAttention(StepAttention):
     def _plain(self) -> StepAttention:
         return self._make_plain(self.cache, *self._step)
 
+    @cached_property
+    def _crossing(self) -> StepAttention:
+        return self._make_plain(self.cache, *self._step, crosses=True)
+
+    def recall(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        return self._crossing.attend(layer, query, scale)
+
     def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
-        form = self.cache.forms[layer]
+        form = self.cache.forms[layer] if self.cache.forms else None
         if form is None:
             return self._plain.attend(layer, query, scale)
         if form.window not in self._plans:
@@ -85,7 +93,7 @@ class FormedAttention(StepAttention):
         read: list[torch.Tensor] = []
         row = 0
         for request, start, length in zip(*self._step, strict=True):
-            first = 0 if window is None else max(0, start - window + 1)
+            first = request.memory if window is None else max(request.memory, start - window + 1)
             slots = _index(self.cache.slots(request.request_id, first, start + length))
             if length == 1:
                 rows.append(row)

@@ -61,31 +61,40 @@ class SdpaBackend(AttentionBackend):
         return None
 
     def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
-        if self.cache.forms:
+        if self.cache.forms or self.cache.memory:
             return FormedAttention(self.cache, requests, starts, lengths, PagedAttention)
         return PagedAttention(self.cache, requests, starts, lengths)
 
 
 class PagedAttention(StepAttention):
-    """The attention of one step's batch. Everything that does not depend on the layer is computed once, here."""
+    """The attention of one step's batch. Everything that does not depend on the layer is computed once, here.
 
-    def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
+    Args:
+        crosses: it is the cross-attention of the step, to all positions of each request's memory.
+    """
+
+    def __init__(
+        self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int], crosses: bool = False
+    ) -> None:
         super().__init__(cache, requests, starts, lengths)
         device = cache.keys[0].device
+        self._crosses = crosses
         self._chunks: list[tuple[int, int, Slots, torch.Tensor | None]] = []
         decode_rows, decode_slots = [], []
-        row = 0
+        row = longest = 0
         for request, start, length in zip(requests, starts, lengths, strict=True):
-            read = cache.slots(request.request_id, 0, start + length)
+            begin, end = (0, request.memory) if crosses else (request.memory, start + length)
+            read = cache.slots(request.request_id, begin, end)
             if length == 1:
+                longest = max(longest, end - begin)
                 decode_rows.append(row)
                 decode_slots.append(read)
             else:
-                self._chunks.append((row, length, read, _chunk_mask(start, length, device)))
+                mask = None if crosses else _chunk_mask(start - begin, length, device)
+                self._chunks.append((row, length, read, mask))
             row += length
         self._decode_rows = torch.tensor(decode_rows, device=device) if decode_rows else None
         self._all_decode = not self._chunks
-        longest = max((start + length for start, length in zip(starts, lengths, strict=True) if length == 1), default=0)
         gathered = device.type != "cpu" or len(decode_slots) * longest <= MOST_GATHERED
         self._alone = decode_slots if len(decode_slots) == 1 or not gathered else []
         if decode_slots and not self._alone:
@@ -106,7 +115,7 @@ class PagedAttention(StepAttention):
         output = torch.empty_like(query)
         for row, length, slots, mask in self._chunks:
             output[row : row + length] = _chunk(
-                query[row : row + length], _read(keys, slots), _read(values, slots), mask, scale
+                query[row : row + length], _read(keys, slots), _read(values, slots), mask, scale, not self._crosses
             )
         if self._decode_rows is not None:
             output[self._decode_rows] = self._decode(query[self._decode_rows], keys, values, scale)
@@ -154,11 +163,16 @@ def _chunk_mask(start: int, length: int, device: torch.device) -> torch.Tensor |
 
 
 def _chunk(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float | None,
+    causal: bool,
 ) -> torch.Tensor:
     """Attend with a run of one request's positions: ``[length, heads, head_dim]``."""
     q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (query, key, value))
     mixed = F.scaled_dot_product_attention(
-        q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        q, k, v, mask, is_causal=causal and mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
     )
     return mixed[0].transpose(0, 1)
