@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_transformers import checkpoint, recognisers, speakers, writers
+from tiny_transformers import checkpoint, frame_recognisers, speakers, writers
 
 from omni_core.api import ConfigError
 from omni_transformers.pipeline import transformers
 
-assert recognisers and speakers and writers  # noqa: PT018
+assert frame_recognisers and speakers and writers  # noqa: PT018
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ assert recognisers and speakers and writers  # noqa: PT018
         ("LlamaForCausalLM", {"dtyp": "float32"}, r"dtyp: there is no such option; did you mean 'dtype'"),
         ("LlamaForCausalLM", {"voices": "x"}, "voices=x: has no effect on LlamaForCausalLM"),
         ("LlamaForCausalLM", {"max_audio_seconds": 3.0}, "max_audio_seconds=3.0: has no effect"),
-        ("WhisperForConditionalGeneration", {"backend": "engine"}, "backend=engine: has no effect on Whisper"),
+        ("Wav2Vec2ForCTC", {"backend": "engine"}, "backend=engine: has no effect on Wav2Vec2ForCTC"),
         ("VitsModel", {"backend": "steps"}, "backend=steps: has no effect on VitsModel"),
     ],
 )

@@ -18,4 +18,4 @@ def offer(source):
     return Offer(codes["sample_rate"], PARAMETERS, codes["voices"])
 
 
-SPEAKS = Speaks("codec_llama.speaker:CodecLlama", offer)
+SPEAKS = Speaks("codec_llama.speaker:CodecLlama", offer, shares=True)

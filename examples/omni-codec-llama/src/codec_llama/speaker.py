@@ -3,7 +3,7 @@
 import torch
 from safetensors.torch import load_file
 
-from omni_transformers.api import Frames, Speaker, Windows, chosen, load_processor, reach_of, reported
+from omni_transformers.api import Frames, Loop, Speaker, Windows, chosen, load_processor, reach_of, reported
 
 BOOKS = (0, 1, 2, 2, 1, 2, 2)
 """The level of each code of a frame: one for the whole, two for its halves, four for its quarters."""
@@ -28,6 +28,7 @@ class Codec(torch.nn.Module):
 class CodecLlama(Speaker):
     def __init__(self, loading):
         self.model, self.tokenizer = loading.model(), load_processor(loading.model_path, "AutoTokenizer")
+        self.loop = Loop(self.model)  # several requests share its steps
         self.settings = loading.source.config["speech_codes"]
         self.codec = Codec(*(self.settings[name] for name in ("size", "width", "hop")))
         self.codec.load_state_dict(load_file(loading.source.folder / "codec.safetensors"))

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from omni_core.api import exports
 
 if TYPE_CHECKING:
+    from omni_transformers.calls.choice import Loop
+    from omni_transformers.calls.lines import in_turns
     from omni_transformers.checkpoints import Source
     from omni_transformers.hooks import AdapterComponent
-    from omni_transformers.interleaved import Interleaved, in_turns
+    from omni_transformers.interleaved import Interleaved
     from omni_transformers.loading import generation_config, load_model, load_processor
     from omni_transformers.options import Given
     from omni_transformers.speak.decoding import Causal, Windows, reach_of
@@ -23,15 +25,17 @@ __all__ = [
     # Models, loaded from a folder
     "generation_config", "load_model", "load_processor",
     # Requests in turns
-    "Frames", "Interleaved", "in_turns", "report", "report_results", "reported", "turn_after",
+    "Frames", "Interleaved", "Loop", "in_turns", "report", "report_results", "reported", "turn_after",
     # Speakers, and sound from the frames of a codec
     "Asked", "BySentence", "Causal", "Loading", "Speaker", "Windows", "chosen", "reach_of",
 ]  # fmt: skip
 
 _HOMES = {
+    "omni_transformers.calls.choice": "Loop",
+    "omni_transformers.calls.lines": "in_turns",
     "omni_transformers.checkpoints": "Source",
     "omni_transformers.hooks": "AdapterComponent",
-    "omni_transformers.interleaved": "Interleaved in_turns",
+    "omni_transformers.interleaved": "Interleaved",
     "omni_transformers.loading": "generation_config load_model load_processor",
     "omni_transformers.options": "Given",
     "omni_transformers.speak.decoding": "Causal Windows reach_of",

@@ -1,29 +1,17 @@
-"""Requests that generate one value at a time take turns: a scheduler of generator functions, and ``generate()`` as a generator."""
+"""A scheduler of generator functions: requests take turns value by value, and calls of one decoder are computed together."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from typing import Any
 
-import torch
-from attrs import define
-
-from omni_core.api import StagePayload
+from omni_core.api import OutgoingMessage, StagePayload
 from omni_torch.api import StepScheduler
-
-Compute = Callable[[StagePayload], Generator[Any, None, Any]]
-
-
-@define(eq=False)
-class _State:
-    request_id: str
-    value: Any = None
-    result: Any = None
-    done: bool = False
+from omni_transformers.calls.batch import Calls
+from omni_transformers.calls.lines import Compute, Line
 
 
-class Interleaved(StepScheduler[_State]):
+class Interleaved(StepScheduler[Line]):
     """Computes generator functions: each request's next value in turn, so that none waits for another's end.
 
     What a generator yields is streamed, unless it is ``None``; what it returns is the result. An abort closes it.
@@ -31,98 +19,70 @@ class Interleaved(StepScheduler[_State]):
     Args:
         compute: a generator function of a payload.
         max_running: requests that have begun and not ended; further ones wait.
+        calls: computes the calls of their decoder as one batch; ``None``: each computes its own.
     """
 
-    def __init__(self, compute: Compute, max_running: int = 8) -> None:
-        super().__init__(1, max_running)
-        self._compute = compute
-        self._open: dict[str, Generator[Any, None, Any]] = {}
+    def __init__(self, compute: Compute, max_running: int = 8, calls: Calls | None = None) -> None:
+        super().__init__(1 if calls is None else max_running, max_running)
+        self._compute, self._calls = compute, calls
+        self._open: dict[str, Line] = {}
 
-    def begin(self, payload: StagePayload) -> _State:
-        self._open[payload.request_id] = self._compute(payload)
-        return _State(payload.request_id)
-
-    def key(self, state: _State) -> str:
-        return state.request_id
-
-    def step(self, states: list[_State]) -> list[_State]:
-        [state] = states
-        values = self._open.pop(state.request_id)  # none that has ended or failed stays
+    def start(self) -> None:
+        """Compute until :meth:`stop`; then end the requests that are left."""
         try:
-            state.value = next(values)
-        except StopIteration as end:
-            state.value, state.result, state.done = None, end.value, True
-        else:
-            self._open[state.request_id] = values
-        return [state]
+            super().start()
+        finally:
+            for request_id in [*self._open]:
+                self.forget(request_id)
 
-    def is_done(self, state: _State) -> bool:
+    def begin(self, payload: StagePayload) -> Line:
+        if self._calls is None:
+            line = Line(self._compute, payload, lambda line: nullcontext())
+        else:
+            line = Line(self._compute, payload, self._calls.taken_from, self._calls.gpus)
+        self._open[payload.request_id] = line
+        return line
+
+    def key(self, state: Line) -> str:
+        return state.request_id if self._calls is None else "together"
+
+    def step(self, states: list[Line]) -> list[Line]:
+        for line in states:
+            self._advance(line)
+        if self._calls is not None:
+            self._calls.compute([line for line in states if line.call is not None])
+        return states
+
+    def _advance(self, line: Line) -> None:
+        """Let a request run until it needs a call; one that needs none, until its next value."""
+        while line.call is None or line.call.done:
+            called, line.call = line.call is not None, None
+            line.resume()
+            for value in line.values:
+                if not self.is_aborted(line.request_id):
+                    self.put_out(OutgoingMessage(line.request_id, "stream", value))
+            line.values.clear()
+            if line.done or (line.call is None and not called):
+                return
+
+    def is_done(self, state: Line) -> bool:
         return state.done
 
-    def progress(self, state: _State) -> Any:
-        return state.value
-
-    def finish(self, state: _State) -> Any:
-        return state.result
+    def finish(self, state: Line) -> Any:
+        self._open.pop(state.request_id, None)
+        if self._calls is not None:
+            self._calls.forget(state)
+        error, state.error = state.error, None
+        if error is None:
+            return state.result
+        try:
+            raise error
+        finally:
+            del error  # which would keep this frame
 
     def forget(self, request_id: str) -> None:
         super().forget(request_id)
-        if (values := self._open.pop(request_id, None)) is not None:
-            values.close()
-
-
-class _Closed(BaseException):
-    """Ends the call in its thread. No ``except Exception`` of the library stops it."""
-
-
-def in_turns(call: Callable[[Callable[[Any], None]], Any]) -> Generator[Any, None, Any]:
-    """Run a call that reports values as a generator that yields them.
-
-    It runs in a thread of its own, which waits while the generator's reader does something else: one of the two runs at any time.
-
-    Args:
-        call: is given ``report``, to be called with each value; when the generator was closed, that ends the call.
-
-    Returns:
-        What the call returns. What it raises is raised.
-    """
-    ours, its = threading.Semaphore(0), threading.Semaphore(0)
-    given: list[Any] = []
-    ended: list[Any] = []
-    closed = False
-
-    def report(value: Any) -> None:
-        given.append(value)
-        ours.release()
-        its.acquire()
-        if closed:
-            raise _Closed
-
-    def run() -> None:
-        its.acquire()
-        try:
-            if not closed:
-                with torch.inference_mode():
-                    ended.append((call(report), None))
-        except BaseException as error:
-            ended.append((None, error))
-        ours.release()
-
-    thread = threading.Thread(target=run, name="generate", daemon=True)
-    thread.start()
-    try:
-        while True:
-            its.release()
-            ours.acquire()
-            if given:
-                yield given.pop()
-                continue
-            [(value, error)] = ended
-            if error is not None:
-                raise error
-            return value
-    finally:
-        closed = True
-        its.release()
-        thread.join()
-        ended.clear()
+        if (line := self._open.pop(request_id, None)) is not None:
+            line.close()
+            if self._calls is not None:
+                self._calls.forget(line)

@@ -16,7 +16,7 @@ from omni_transformers.checkpoints import Source, read
 from omni_transformers.gguf_files import is_gguf
 from omni_transformers.licences import forbids_commerce, licence_of
 from omni_transformers.options import Given, Options, checked
-from omni_transformers.words.recognisers import RECOGNISERS
+from omni_transformers.speak.declaration import SPEAKERS
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,11 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
 
 
 _USED = {
-    "backend": lambda source: source.architecture.kind == "words" and source.architecture.name not in RECOGNISERS,
+    "backend": lambda source: (
+        source.architecture.form not in ("ctc", "transducer")
+        if source.architecture.kind != "speak"
+        else SPEAKERS[source.architecture.name].shares
+    ),
     "max_audio_seconds": lambda source: "audio" in source.architecture.inputs and source.architecture.kind != "speak",
     "vocoder": lambda source: source.architecture.kind == "speak",
     "voices": lambda source: source.architecture.kind == "speak",

@@ -56,6 +56,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
     name, form = source.architecture.name, source.architecture.form
     factory = _WHISPER if name == "WhisperForConditionalGeneration" else FACTORIES[form]
     args = dict(given.network)
+    if name == "WhisperForConditionalGeneration" or form == "seq2seq":
+        args["backend"] = given.backend
     if given.max_audio_seconds is not None:
         args["max_audio_seconds"] = given.max_audio_seconds
     return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]

@@ -16,8 +16,10 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from omni_core.api import Scheduler, Segment, StagePayload, Transcript, TranscriptChunk
 from omni_media.api import Samples
+from omni_transformers.calls.choice import Loop, calls_of
+from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
-from omni_transformers.interleaved import Interleaved, in_turns
+from omni_transformers.interleaved import Interleaved
 from omni_transformers.loading import generation_config, load_model
 from omni_transformers.recognise.declaration import SECONDS, group
 from omni_transformers.recognise.languages import languages_of
@@ -83,12 +85,12 @@ class _Recogniser:
 
     def __init__(self, model_path: str, device: str, dtype: str, seconds: float) -> None:
         source = read(model_path)
-        self._model, self._processor = load_model(model_path, dtype, device), processor_of(source)
+        self.model, self._processor = load_model(model_path, dtype, device), processor_of(source)
         self._tokenizer, self._device, self._seconds = self._processor.tokenizer, device, seconds
         self._rate: int = self._processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
         self._inputs = ADAPTERS.get(source.architecture.name, _plain)
-        ends = self._model.generation_config.eos_token_id
+        ends = self.model.generation_config.eos_token_id
         self._ends = set() if ends is None else {ends} if isinstance(ends, int) else set(ends)
 
     def write(self, payload: StagePayload) -> Generator[Any, None, Transcript]:
@@ -134,7 +136,7 @@ class _Recogniser:
         """Return the tokens that ``generate()`` writes of a window. ``told`` gets those so far; ``None``: they may still change."""
         least = np.pad(samples, (0, max(0, self._rate // 10 - len(samples))))
         inputs, further = self._inputs(self._processor, least, self._rate, asked)
-        config = generation_config(self._model)
+        config = generation_config(self.model)
         if config.max_new_tokens is None and config.max_length in (None, _LIBRARY_DEFAULT):
             config.max_new_tokens, config.max_length = TOKENS, None
         if temperature:
@@ -145,8 +147,8 @@ class _Recogniser:
             begin.append(so_far.shape[1] - 1)
             told(None if (config.num_beams or 1) > 1 else so_far[0, begin[0] :].tolist())
 
-        made = self._model.generate(
-            **inputs.to(self._device, self._model.dtype),
+        made = self.model.generate(
+            **inputs.to(self._device, self.model.dtype),
             generation_config=config,
             stopping_criteria=StoppingCriteriaList([EachToken(chosen)]),
             **further,
@@ -156,15 +158,25 @@ class _Recogniser:
 
 
 def create_generated(
-    model_path: str, device: str = "cpu", dtype: str = "auto", max_running: int = 8, max_audio_seconds: float = SECONDS
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    backend: str = "auto",
+    max_running: int = 8,
+    max_audio_seconds: float = SECONDS,
+    kv_cache_mb: int | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
     Args:
-        max_running: requests that generate in turns; further ones wait.
+        backend: ``auto``, ``engine``, ``steps`` or ``generate``.
+        max_running: requests that are written at one time; further ones wait.
         max_audio_seconds: the longest recording.
+        kv_cache_mb: of the engine's cache.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
     """
-    return Interleaved(_Recogniser(model_path, device, dtype, max_audio_seconds).write, max_running)
+    made = _Recogniser(model_path, device, dtype, max_audio_seconds)
+    running = 1 if backend == "generate" else max_running
+    return Interleaved(made.write, running, calls_of(Loop(made.model), backend, running, kv_cache_mb))

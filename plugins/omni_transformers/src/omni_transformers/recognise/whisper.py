@@ -20,8 +20,10 @@ from attrs import define, field
 
 from omni_core.api import InvalidRequestError, Scheduler, Segment, StagePayload, Transcript, TranscriptChunk, Word
 from omni_media.api import Samples
+from omni_transformers.calls.choice import Loop, calls_of
+from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
-from omni_transformers.interleaved import Interleaved, in_turns
+from omni_transformers.interleaved import Interleaved
 from omni_transformers.recognise.declaration import SECONDS, group
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
@@ -32,13 +34,21 @@ TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def create_whisper(
-    model_path: str, device: str = "cpu", dtype: str = "auto", max_running: int = 8, max_audio_seconds: float = SECONDS
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    backend: str = "auto",
+    max_running: int = 8,
+    max_audio_seconds: float = SECONDS,
+    kv_cache_mb: int | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
     Args:
-        max_running: requests that generate in turns; further ones wait.
+        backend: ``auto``, ``engine``, ``steps`` or ``generate``.
+        max_running: requests that are written at one time; further ones wait.
         max_audio_seconds: the longest recording.
+        kv_cache_mb: of the engine's cache.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -55,7 +65,8 @@ def create_whisper(
     def write(payload: StagePayload) -> Generator[Any, None, Transcript]:
         return (yield from in_turns(lambda report: transcript(payload, report)))
 
-    return Interleaved(write, max_running)
+    running = 1 if backend == "generate" else max_running
+    return Interleaved(write, running, calls_of(Loop(windows.model), backend, running, kv_cache_mb))
 
 
 @define

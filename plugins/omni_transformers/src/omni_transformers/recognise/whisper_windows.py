@@ -109,6 +109,8 @@ class Windows:
         """The model with the attention that shows its weights; its parameters are those of the other one."""
         shared = {id(each): each for each in (*self.model.parameters(), *self.model.buffers())}
         model = copy.deepcopy(self.model, shared)
+        for each in model.modules():
+            vars(each).pop("forward", None)  # a door in front of the other model's
         model.set_attn_implementation("eager")
         return model
 

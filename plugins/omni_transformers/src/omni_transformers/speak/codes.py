@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from omni_core.api import RequestTooLargeError
+from omni_transformers.calls.choice import Loop
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.decoding import Causal, Windows, reach_of
 from omni_transformers.speak.parts import processor_of
@@ -22,6 +23,7 @@ class Csm(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
+        self.loop = Loop(self._model, self._model.backbone_model, [self._model.depth_decoder])
         self._processor = load_processor(loading.model_path)
         self.rate = self._model.config.codec_config.sampling_rate
 

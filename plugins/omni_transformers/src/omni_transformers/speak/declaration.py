@@ -153,11 +153,13 @@ SPEAKERS = {
     "BarkModel": Speaks("omni_transformers.speak.whole:Bark", _bark),
     "SeamlessM4TForTextToSpeech": Speaks("omni_transformers.speak.whole:Seamless", _seamless),
     "SeamlessM4Tv2ForTextToSpeech": Speaks("omni_transformers.speak.whole:SeamlessV2", _seamless),
-    "CsmForConditionalGeneration": Speaks("omni_transformers.speak.codes:Csm", _csm),
+    "CsmForConditionalGeneration": Speaks("omni_transformers.speak.codes:Csm", _csm, shares=True),
     "DiaForConditionalGeneration": Speaks("omni_transformers.speak.codes:Dia", _dia),
-    "HiggsAudioV2ForConditionalGeneration": Speaks("omni_transformers.speak.higgs:Higgs", _higgs),
-    "PocketTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket),
-    "GradiumPhononTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket),
+    "HiggsAudioV2ForConditionalGeneration": Speaks("omni_transformers.speak.higgs:Higgs", _higgs, shares=True),
+    "PocketTTSForConditionalGeneration": Speaks("omni_transformers.speak.latents:PocketTTS", _pocket, shares=True),
+    "GradiumPhononTTSForConditionalGeneration": Speaks(
+        "omni_transformers.speak.latents:PocketTTS", _pocket, shares=True
+    ),
     "VibeVoiceForConditionalGeneration": Speaks("omni_transformers.speak.latents:VibeVoice", _vibevoice),
     "MusicgenForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),
     "MusicgenMelodyForConditionalGeneration": Speaks("omni_transformers.speak.whole:MusicGen", _musicgen),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from omni_transformers.calls.choice import Loop
 from omni_transformers.loading import CLASSES
 from omni_transformers.speak.decoding import Windows, reach_of
 from omni_transformers.speak.parts import processor_of
@@ -29,6 +30,7 @@ class Higgs(Speaker):
     def __init__(self, loading: Loading) -> None:
         CLASSES.setdefault(CODEC, codec_class())
         self._model: Any = loading.model()
+        self.loop = Loop(self._model, self._model.model)
         self._codec: Any = loading.part(CODEC)
         self._processor = processor_of(loading, "HiggsAudioV2Processor", self._codec)
         self.rate = self._codec.config.sample_rate

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from omni_core.api import ConfigError, InvalidRequestError
+from omni_transformers.calls.choice import Loop
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.decoding import Causal
 from omni_transformers.speak.parts import processor_of
@@ -23,6 +24,7 @@ class PocketTTS(Speaker):
 
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
+        self.loop = Loop(self._model, self._model.model)
         self._codec: Any = loading.part("PocketTTSAudioTokenizerModel")
         self._processor = processor_of(loading, "PocketTTSProcessor", self._codec)
         self.rate = self._codec.config.sampling_rate

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, SentenceCutter, did_you_mean
 from omni_torch.api import download
+from omni_transformers.calls.choice import Loop
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.loading import generation_config, load_model
 from omni_transformers.speak.speaks import PARTS
@@ -107,10 +108,12 @@ class Spoken(ABC):
     Attributes:
         rate: of its sound, in Hz.
         reference: it speaks with the voice of a recording.
+        loop: the model whose calls are computed with those of other requests; ``None``: there is none.
     """
 
     rate: int
     reference = False
+    loop: Loop | None = None
 
     @abstractmethod
     def __init__(self, loading: Loading) -> None:

@@ -62,10 +62,12 @@ class Speaks:
     Attributes:
         speaker: reference of a :class:`omni_transformers.speak.speaker.Speaker`, which is loaded in the stage's process.
         offer: reads what a checkpoint offers from its config files.
+        shares: its speaker has a ``loop``, whose calls those of several requests share.
     """
 
     speaker: str
     offer: Callable[[Source], Offer]
+    shares: bool = False
 
     def interface(self, source: Source) -> Interface:
         """Return what a checkpoint offers."""
@@ -91,6 +93,8 @@ class Speaks:
     def stages(self, source: Source, given: Given) -> list[StageConfig]:
         """Return the stage."""
         arguments: dict[str, Any] = {"speaker": self.speaker, **given.network}
+        if self.shares:
+            arguments["backend"] = given.backend
         for name in ("vocoder", "voices"):
             if getattr(given, name) is not None:
                 arguments[name] = getattr(given, name)

@@ -28,6 +28,7 @@ from omni_core.api import (
 )
 from omni_media.api import Limits, MediaSource, Samples, sound
 from omni_torch.api import StepScheduler
+from omni_transformers.calls.choice import calls_of
 from omni_transformers.interleaved import Interleaved
 from omni_transformers.speak.speaker import Asked, Loading, Speaker, Spoken, Together, sentences
 from omni_transformers.speak.speaks import GROUP
@@ -44,18 +45,22 @@ def create_speaker(
     dtype: str = "auto",
     vocoder: str | None = None,
     voices: str | None = None,
+    backend: str = "auto",
     max_running: int = 8,
     max_batch_size: int | None = None,
+    kv_cache_mb: int | None = None,
 ) -> Scheduler:
     """Return the stage of a model that speaks.
 
     Args:
         speaker: reference of a :class:`Speaker` or a :class:`Together`.
-        max_running: requests that speak in turns; further ones wait.
+        backend: ``auto``, ``engine``, ``steps`` or ``generate``.
+        max_running: requests that speak at one time; further ones wait.
         max_batch_size: sentences that a :class:`Together` speaks at once; by default 8 on a GPU. A CPU gains nothing by more than 1.
+        kv_cache_mb: of the engine's cache.
 
     Raises:
-        ConfigError: the checkpoint cannot be loaded.
+        ConfigError: the checkpoint cannot be loaded, or does not fit the backend.
     """
     made: Spoken = load(speaker)(Loading(model_path, device, dtype, vocoder, voices))
     if isinstance(made, Together):
@@ -81,7 +86,11 @@ def create_speaker(
                 yield AudioChunk(pieces[-1], made.rate)
         return _whole(pieces, made.rate, asked)
 
-    return Interleaved(speak, max_running)
+    running = 1 if backend == "generate" else max_running
+    calls = None
+    if made.loop is not None:
+        calls = calls_of(made.loop, backend, running, kv_cache_mb)
+    return Interleaved(speak, running, calls)
 
 
 @frozen

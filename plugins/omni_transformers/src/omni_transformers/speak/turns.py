@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 from transformers.generation import BaseStreamer
 
-from omni_transformers.interleaved import in_turns
+from omni_transformers.calls.lines import in_turns
 
 _here = threading.local()
 _watched: WeakSet[torch.nn.Module] = WeakSet()

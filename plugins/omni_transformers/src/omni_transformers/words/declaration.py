@@ -59,13 +59,13 @@ def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Param
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
     """Return the stages. Which backend computes is known when the model is loaded, so they are the same for all."""
-    args: dict[str, Any] = given.network
+    args: dict[str, Any] = {**given.network, "backend": given.backend}
     if given.max_audio_seconds is not None:
         args |= {"limits": {"max_audio_seconds": given.max_audio_seconds}}
     if source.architecture.name in RECOGNISERS:
         factory = "omni_transformers.words.transcripts:create_recogniser"
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
-    home, args = "omni_transformers.words.engine", {**args, "backend": given.backend}
+    home = "omni_transformers.words.engine"
     return [
         given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP),
         given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True),

@@ -50,7 +50,7 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str) -> Engi
     """Return a checkpoint's model for the engine; ``None``: another backend computes it. Looked at once in a process.
 
     Raises:
-        ConfigError: ``backend`` is ``engine``, and it does not fit; or the checkpoint cannot be loaded.
+        ConfigError: the checkpoint cannot be loaded.
     """
     key = model_path, device, dtype, backend
     with _lock:
@@ -74,10 +74,7 @@ def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineMod
         )
         return found
     except Unfit as unfit:
-        what = f"{type(model).__name__} does not fit the engine: {unfit}"
-    if backend == "engine":
-        raise ConfigError(f"backend: {what}; choose steps")
-    logger.warning("%s; it computes by steps", what)
+        logger.info("%s keeps its generate(): %s", type(model).__name__, unfit)
     return None
 
 
@@ -141,8 +138,8 @@ def create_answer(
     """
     model = engine_model(model_path, device, dtype, backend)
     if model is None:
-        running = 1 if backend == "generate" else 8 if max_running is None else max_running
-        return create_writer(model_path, device, dtype, limits, running)
+        running = 8 if max_running is None else max_running
+        return create_writer(model_path, device, dtype, limits, backend, running, kv_cache_mb)
     most = context_of(model.model)
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")

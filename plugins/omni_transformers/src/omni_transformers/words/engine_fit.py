@@ -26,10 +26,8 @@ from omni_torch.api import (
     EngineScheduler,
     Int4WeightLinear,
     Int8GroupsLinear,
-    pack_decoder,
-    pack_linears,
 )
-from omni_transformers.words.engine_layers import TAKEN, Unfit, examined, layout_of
+from omni_transformers.words.engine_layers import TAKEN, Unfit, examined, layout_of, pack_layers
 from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
 from omni_transformers.words.engine_prompts import VISUAL
 from omni_transformers.words.engine_stack import KernelSteps, kernel_steps
@@ -97,7 +95,7 @@ def fitted(model: Any) -> EngineModel:
         _compare(found, expected)
         found.kernels = _kernels(found, [each.scale for each in layers], expected)
         if found.kernels is None:
-            _pack(found, expected)
+            pack_layers(decoder.module, lambda: _compare(found, expected))
     except (Unfit, ConfigError):
         decoder.attend_by(before)
         raise
@@ -251,21 +249,6 @@ def _agreement(found: EngineModel, expected: _Expected) -> float:
         return _compare(found, expected)
     except Exception:
         return math.inf
-
-
-def _pack(found: EngineModel, expected: _Expected) -> None:
-    """Lay out the weights of linear layers for products of few rows, if the logits stay as they are."""
-    if found.model.device.type != "cpu":
-        return
-    decoder = found.decoder.module
-    before = [(each, *child) for each in decoder.modules() for child in each.named_children()]
-    pack_linears(decoder, pack_decoder, trim=False)
-    if _agreement(found, expected) == math.inf:
-        for each, name, child in before:
-            setattr(each, name, child)
-    else:
-        before.clear()
-        pack_linears(decoder, pack_decoder)  # returns the memory of what was replaced
 
 
 class _Told(ARModelRunner):

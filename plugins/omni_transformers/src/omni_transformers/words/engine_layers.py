@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from attrs import define, evolve, field
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from omni_core.api import AttentionForm, KVLayout
+from omni_torch.api import pack_decoder, pack_linears
 from omni_transformers.words.engine_model import NAME, Decoder, attending
 
-_EXAMINED = "omni-examined"
+EXAMINED = "omni-examined"
 """As :data:`omni_transformers.words.engine_model.NAME`, with masks, whose functions are looked at."""
 
 _KNOWN = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal", "position_ids", "use_cache"}
@@ -81,15 +83,17 @@ def _mask(**given: Any) -> Any:
     return _masks.make(**given)
 
 
-AttentionInterface.register(_EXAMINED, AttentionInterface()[NAME])
-AttentionMaskInterface.register(_EXAMINED, _mask)
+AttentionInterface.register(EXAMINED, AttentionInterface()[NAME])
+AttentionMaskInterface.register(EXAMINED, _mask)
 
 
 @define
 class Layer:
-    """A layer by what it asked of its attention: the heads of queries and keys, the widths of keys and values."""
+    """A layer by what it asked of its attention: how many keys, the heads of queries and keys, the widths of keys and values."""
 
+    module: Any
     index: int | None
+    keys: int
     heads: int
     kv_heads: int
     width: int
@@ -100,11 +104,8 @@ class Layer:
     reason: str | None
 
 
-def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Layer], dict[str, Any], torch.Tensor]:
-    """Run a model's own forward; return its layers, the decoder's arguments, and hidden states ``[n, hidden]``."""
-    layers: list[Layer] = []
-    arguments: dict[str, Any] = {}
-    hidden: list[torch.Tensor] = []
+def looked_at(layers: list[Layer]) -> Callable[..., torch.Tensor]:
+    """Return an attention function that adds each layer that calls it, and computes nothing. For :data:`EXAMINED`."""
 
     def attend(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, given: dict[str, Any]
@@ -120,10 +121,29 @@ def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Laye
         if not reason and unknown:
             reason = f"attention with {unknown[0]}"
         index = getattr(module, "layer_idx", None)
-        sizes = query.shape[1], key.shape[1], key.shape[3], value.shape[3]
+        sizes = key.shape[2], query.shape[1], key.shape[1], key.shape[3], value.shape[3]
         named = form if form is not None and form.names else None
-        layers.append(Layer(index, *sizes, key.dtype, given.get("scaling"), named, reason))
+        layers.append(Layer(module, index, *sizes, key.dtype, given.get("scaling"), named, reason))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+
+    return attend
+
+
+@contextmanager
+def masks_kept() -> Iterator[None]:
+    """Keep the masks that are made for :data:`EXAMINED`, so that their functions can be looked at."""
+    try:
+        yield
+    finally:
+        _masks.functions.clear()
+        _masks.kept.clear()
+
+
+def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Layer], dict[str, Any], torch.Tensor]:
+    """Run a model's own forward; return its layers, the decoder's arguments, and hidden states ``[n, hidden]``."""
+    layers: list[Layer] = []
+    arguments: dict[str, Any] = {}
+    hidden: list[torch.Tensor] = []
 
     def decode(given: dict[str, Any]) -> Any:
         arguments.update(given)
@@ -131,13 +151,9 @@ def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Laye
         hidden.append(output[0][0])
         return output
 
-    decoder.attend_by(_EXAMINED)
-    try:
-        with attending(attend), decoder.instead(decode):
-            model(input_ids=ids.unsqueeze(0), attention_mask=torch.ones_like(ids).unsqueeze(0), use_cache=False)
-    finally:
-        _masks.functions.clear()
-        _masks.kept.clear()
+    decoder.attend_by(EXAMINED)
+    with masks_kept(), attending(looked_at(layers)), decoder.instead(decode):
+        model(input_ids=ids.unsqueeze(0), attention_mask=torch.ones_like(ids).unsqueeze(0), use_cache=False)
     if len(hidden) != 1:
         raise Unfit(f"a forward runs its decoder {len(hidden)} times")
     return layers, arguments, hidden[0]
@@ -201,3 +217,23 @@ def _numbered(layers: list[int]) -> str:
     numbers = sorted(set(layers))
     named = ", ".join(map(str, numbers[:6])) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
     return f"layer{'s' if len(numbers) > 1 else ''} {named}" if numbers != [-1] else "layers without a number"
+
+
+def pack_layers(decoder: Any, compare: Callable[[], object]) -> None:
+    """Lay out the weights of a decoder's linear layers for products of few rows, if its output stays as it is.
+
+    Args:
+        compare: raises an error if it does not.
+    """
+    if next(decoder.parameters()).device.type != "cpu":
+        return
+    before = [(each, *child) for each in decoder.modules() for child in each.named_children()]
+    pack_linears(decoder, pack_decoder, trim=False)
+    try:
+        compare()
+    except Exception:
+        for each, name, child in before:
+            setattr(each, name, child)
+    else:
+        before.clear()
+        pack_linears(decoder, pack_decoder)  # returns the memory of what was replaced

@@ -23,7 +23,7 @@ NAME = "omni-engine"
 """The attention function, in transformers' table. It has no mask function, so that no mask is made."""
 
 _attend: ContextVar[Callable[..., torch.Tensor]] = ContextVar("attend")
-_decode: ContextVar[Callable[[dict[str, Any]], Any] | None] = ContextVar("decode", default=None)
+_instead: ContextVar[dict[Any, Callable[[dict[str, Any]], Any]]] = ContextVar("instead", default={})  # noqa: B039 - never changed
 
 
 def _attention(
@@ -45,54 +45,85 @@ def attending(attend: Callable[..., torch.Tensor]) -> Iterator[None]:
         _attend.reset(token)
 
 
-class Decoder:
-    """The decoder inside a model, and a door in front of it: in a thread, what is done when the model calls its decoder.
+class Door:
+    """A door in front of a module: in a thread, what is done when its model calls it.
 
     Attributes:
-        module: the decoder.
+        module: the module.
         run: its own forward, past the door.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.module = model.get_decoder()
-        own = self.module.forward
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        own = module.forward
         self.run: Callable[..., Any] = getattr(own, "past_the_door", own)
         if self.run is own:
             signature = inspect.signature(own)
 
             @wraps(own)
             def forward(*given: Any, **named: Any) -> Any:
-                decode = _decode.get()
-                if decode is None:
+                instead = _instead.get().get(module)
+                if instead is None:
                     return own(*given, **named)
                 bound = signature.bind(*given, **named).arguments
                 further = bound.pop("kwargs", {})
-                return decode({**bound, **further})
+                return instead({**bound, **further})
 
             forward.past_the_door = own  # type: ignore[attr-defined]
-            self.module.forward = forward
+            module.forward = forward
 
-    @staticmethod
     @contextmanager
-    def instead(decode: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-        """Call ``decode`` with the decoder's arguments by name in place of it, in this thread."""
-        token = _decode.set(decode)
+    def instead(self, call: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+        """Call ``call`` with the module's arguments by name in place of it, in this thread."""
+        token = _instead.set({**_instead.get(), self.module: call})
         try:
             yield
         finally:
-            _decode.reset(token)
+            _instead.reset(token)
+
+
+class Decoder(Door):
+    """The decoder inside a model."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model.get_decoder())
 
     def attend_by(self, name: str) -> None:
         """Let its layers call an attention function of transformers' table."""
         self.module.set_attn_implementation(name)
 
 
-class _Decoded(BaseModelOutputWithPast):
+class Decoded(BaseModelOutputWithPast):
     """A decoder's output: hidden states, and nothing else of what it may have."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
             raise AttributeError(name)
+
+
+def attended(
+    attention: Callable[..., torch.Tensor],
+    layer: int,
+    width: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+) -> torch.Tensor:
+    """Compute the attention of a layer of transformers by the engine's, whose heads have ``width``.
+
+    Args:
+        query, key, value: ``[1, heads, n, d]``.
+
+    Returns:
+        ``[1, n, heads, d]``.
+    """
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    if q.shape[2] == v.shape[2] == width:
+        return attention(layer, q, k, v, scale).unsqueeze(0)
+    scale = q.shape[2] ** -0.5 if scale is None else scale  # zeros change no product
+    q, k, wide = (F.pad(each, (0, width - each.shape[2])) for each in (q, k, v))
+    return attention(layer, q, k, wide, scale)[..., : v.shape[2]].unsqueeze(0)
 
 
 class EngineModel(nn.Module):
@@ -136,16 +167,7 @@ class EngineModel(nn.Module):
         def attend(
             module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, given: dict[str, Any]
         ) -> torch.Tensor:
-            q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-            scale = given.get("scaling")
-            mixed: torch.Tensor
-            if q.shape[2] == v.shape[2] == width:
-                mixed = attention(module.layer_idx, q, k, v, scale)
-            else:  # zeros change no product
-                scale = q.shape[2] ** -0.5 if scale is None else scale
-                wide_q, wide_k, wide_v = (F.pad(each, (0, width - each.shape[2])) for each in (q, k, v))
-                mixed = attention(module.layer_idx, wide_q, wide_k, wide_v, scale)[..., : v.shape[2]]
-            return mixed.unsqueeze(0)
+            return attended(attention, module.layer_idx, width, query, key, value, given.get("scaling"))
 
         with attending(attend):
             output = self.decoder.run(
@@ -162,7 +184,7 @@ class EngineModel(nn.Module):
             logits: torch.Tensor = self._head(hidden)
             return logits
         rows = len(hidden)
-        with self.decoder.instead(lambda given: _Decoded(last_hidden_state=hidden.unsqueeze(0))):
+        with self.decoder.instead(lambda given: Decoded(last_hidden_state=hidden.unsqueeze(0))):
             output = self.model(
                 inputs_embeds=hidden.new_zeros(1, rows, self.hidden_size),
                 position_ids=torch.arange(rows, device=hidden.device).unsqueeze(0),

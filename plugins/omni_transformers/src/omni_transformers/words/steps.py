@@ -18,9 +18,11 @@ from transformers.generation.logits_process import LogitsProcessorList
 from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, StagePayload, TextChunk, TextResult
 from omni_media.api import Limits
 from omni_torch.api import StopStrings
+from omni_transformers.calls.choice import Loop, calls_of
+from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
-from omni_transformers.interleaved import Interleaved, in_turns
+from omni_transformers.interleaved import Interleaved
 from omni_transformers.loading import generation_config, load_model, load_processor
 from omni_transformers.sampling import Choice, greedy
 from omni_transformers.words.adapters import DROPS_PROCESSORS, LIMIT_APART, ONE_AT_A_TIME
@@ -179,13 +181,17 @@ def create_writer(
     device: str = "cpu",
     dtype: str = "auto",
     limits: dict[str, Any] | None = None,
+    backend: str = "auto",
     max_running: int = 8,
+    kv_cache_mb: int | None = None,
 ) -> Scheduler:
     """Return the stage that answers with text.
 
     Args:
         limits: of the media of a request, as fields of :class:`Limits`.
-        max_running: requests that generate in turns; further ones wait.
+        backend: ``auto``, ``engine``, ``steps`` or ``generate``.
+        max_running: requests that are written at one time; further ones wait.
+        kv_cache_mb: of the engine's cache.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -200,7 +206,8 @@ def create_writer(
         )
         return TextResult(text.text, text.ids, text.finish_reason, text.usage)
 
-    return Interleaved(write, writer.running(max_running))
+    running = writer.running(1 if backend == "generate" else max_running)
+    return Interleaved(write, running, calls_of(Loop(writer.model), backend, running, kv_cache_mb))
 
 
 def chunks(written: Generator[str | None, None, Text], make: Callable[[str], Any]) -> Generator[Any, None, Text]:

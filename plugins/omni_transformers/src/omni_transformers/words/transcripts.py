@@ -21,6 +21,7 @@ from omni_core.api import (
     TranscriptChunk,
 )
 from omni_media.api import LIMITS
+from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved
 from omni_transformers.words.declaration import GROUP
@@ -40,14 +41,18 @@ def create_recogniser(
     model_path: str,
     device: str = "cpu",
     dtype: str = "auto",
+    backend: str = "auto",
     limits: dict[str, Any] | None = None,
     max_running: int = 8,
+    kv_cache_mb: int | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
     Args:
+        backend: ``auto``, ``engine``, ``steps`` or ``generate``.
         limits: of the recording, as fields of :class:`Limits`.
-        max_running: requests that generate in turns; further ones wait.
+        max_running: requests that are written at one time; further ones wait.
+        kv_cache_mb: of the engine's cache.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -79,7 +84,8 @@ def create_recogniser(
             usage=text.usage,
         )
 
-    return Interleaved(recognise, max_running)
+    running = 1 if backend == "generate" else writer.running(max_running)
+    return Interleaved(recognise, running, calls_of(Loop(writer.model), backend, running, kv_cache_mb))
 
 
 def _tells(params: dict[str, Any]) -> bool:

@@ -1,0 +1,266 @@
+"""Calls of one decoder by the ``generate()`` of several requests, computed as a batch over the engine's paged cache."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import accumulate
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, finalize
+
+import torch
+from attrs import define, field
+
+from omni_core.api import RequestTooLargeError
+from omni_torch.api import PagedSequences
+from omni_transformers.calls.lines import Line
+from omni_transformers.calls.packed import Packed, Untaken
+from omni_transformers.calls.stacked import Row, Stacked
+
+logger = logging.getLogger(__name__)
+
+LONGEST = 4096
+"""Positions of a sequence, where the model does not say, and of what an encoder makes of a recording."""
+
+
+@define(eq=False)
+class Call:
+    """A call of the decoder.
+
+    Attributes:
+        names: of its rows' sequences.
+        count: positions of each row.
+        arguments: of the decoder, by name.
+        positions: ``[rows, count]``.
+        hidden: the decoder's output, ``[rows, count, hidden]``, when it is ``done``.
+        logits: of each row's last position, ``[rows, 1, vocab]``; ``None``: its model computes them.
+    """
+
+    names: list[str]
+    count: int
+    arguments: dict[str, torch.Tensor]
+    positions: torch.Tensor
+    done: bool = False
+    hidden: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    error: BaseException | None = None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Calls of one shape are computed together."""
+        rows = len(self.names)
+        if all(each.shape[:2] == (rows, self.count) for each in self.arguments.values()):
+            return tuple(sorted((name, *each.shape[2:]) for name, each in self.arguments.items()))
+        return (id(self),)
+
+
+@define(eq=False)
+class _Rows:
+    """The sequences of a cache of transformers. No ``names``: the model computes with that cache itself."""
+
+    names: list[str] = field(factory=list)
+
+
+class Calls:
+    """Computes the calls of a decoder that come from :class:`Line` s. One thread calls it, and the requests' threads, one at a time.
+
+    Args:
+        packed: the decoder.
+        stacked: second networks, which compute while no call of the decoder does: so all requests are at the decoder at one time.
+        running: requests at one time.
+        kv_cache_mb: as of :class:`PagedSequences`.
+    """
+
+    def __init__(
+        self, packed: Packed, stacked: Sequence[Stacked], running: int, kv_cache_mb: int | None = None
+    ) -> None:
+        self._packed, self._stacked = packed, stacked
+        longest = packed.context or LONGEST
+        if packed.layout.memory:
+            longest += packed.remembered or LONGEST
+        self._sequences = PagedSequences(packed.layout, packed.device, longest, 2 * running, kv_cache_mb)
+        self._caches: WeakKeyDictionary[Any, _Rows] = WeakKeyDictionary()
+        self._named: dict[Line, list[str]] = {}
+        self._dropped: list[str] = []
+        self._count = 0
+        self._told: set[str] = set()
+        self.gpus = [packed.device] if packed.device.type == "cuda" else []
+        self.steps = self.rows = self.alone = 0
+
+    @contextmanager
+    def taken_from(self, line: Line) -> Iterator[None]:
+        """Take the calls of a request; in its thread."""
+        with ExitStack() as stack:
+            stack.enter_context(self._packed.decoder.instead(partial(self._called, line)))
+            if self._packed.head is not None:
+                stack.enter_context(self._packed.head.instead(partial(self._logits, line)))
+            for each in self._stacked:
+                stack.enter_context(each.door.instead(partial(self._row, line, each)))
+            yield
+
+    def forget(self, line: Line) -> None:
+        """Drop the sequences of a request that has ended."""
+        for name in self._named.pop(line, ()):
+            self._sequences.end(name)
+
+    def compute(self, lines: list[Line]) -> None:
+        """Compute the calls of requests for which the cache has room."""
+        while self._dropped:
+            self._sequences.end(self._dropped.pop())
+        if rows := [line.call for line in lines if isinstance(line.call, Row)]:
+            for stack in _grouped(rows):
+                self._compute_rows(stack)
+            return
+        calls = [line.call for line in lines if isinstance(line.call, Call)]
+        try:
+            planned = set(self._sequences.plan({name: call.count for call in calls for name in call.names}))
+        except BaseException as error:  # such as a lack of memory for what is put aside
+            for call in calls:
+                call.error, call.done = error, True
+            return
+        for group in _grouped([call for call in calls if planned.issuperset(call.names)]):
+            self._compute(group)
+
+    def _compute_rows(self, rows: list[Row]) -> None:
+        try:
+            rows[0].stacked.compute(rows)
+        except BaseException as error:
+            if len(rows) == 1:
+                rows[0].error, rows[0].done = error, True
+            for row in rows if len(rows) > 1 else ():
+                self._compute_rows([row])
+
+    @staticmethod
+    def _row(line: Line, stacked: Stacked, given: dict[str, Any]) -> Any:
+        """Compute a call of a second network, in a thread of its request."""
+        row = stacked.row(given)
+        if row is None:
+            return stacked.door.run(**given)
+        line.wait(row)
+        if row.error is not None:
+            error, row.error = row.error, None
+            raise error
+        return row.output
+
+    def _compute(self, calls: list[Call]) -> None:
+        names = [name for call in calls for name in call.names]
+        lengths = [call.count for call in calls for _ in call.names]
+        try:
+            with torch.inference_mode():
+                attention = self._sequences.attention(names, lengths)
+                hidden, logits = self._packed.run(
+                    _packed_arguments(calls),
+                    torch.cat([call.positions.reshape(-1) for call in calls]),
+                    attention,
+                    lengths,
+                )
+        except BaseException as error:
+            if len(calls) == 1:
+                calls[0].error, calls[0].done = error, True
+                return
+            logger.warning("a batch of %d calls failed (%s); each runs alone", len(calls), type(error).__name__)
+            for call in calls:
+                self._compute([call])
+            return
+        self._sequences.computed(names, lengths)
+        self.steps += 1
+        self.rows += len(calls)
+        ends = [0, *accumulate(call.count * len(call.names) for call in calls)]
+        row = 0
+        for call, begin, end in zip(calls, ends, ends[1:], strict=False):
+            rows = len(call.names)
+            call.hidden, call.done = hidden[begin:end].view(rows, call.count, -1), True
+            if logits is not None:
+                call.logits = logits[row : row + rows].unsqueeze(1)
+            row += rows
+
+    def _called(self, line: Line, given: dict[str, Any]) -> Any:
+        """Compute a call of the decoder, in a thread of its request."""
+        cache = given.get("past_key_values")
+        rows = _Rows() if cache is None else self._caches.get(cache) or self._begun(line, given, cache)
+        if cache is None or not rows.names:
+            self.alone += 1
+            return self._packed.alone(given)
+        call = self._call(rows.names, given, cache.get_seq_length())
+        line.wait(call)
+        if call.error is not None:
+            error, call.error = call.error, None
+            raise error
+        line.ready = call
+        assert call.hidden is not None
+        own = getattr(cache, "self_attention_cache", cache)
+        empty = call.hidden.new_zeros(len(rows.names), 1, call.count, 1)
+        own.update(empty, empty, 0)  # the loop reads its length
+        return self._packed.output(call.hidden, cache, given)
+
+    def _begun(self, line: Line, given: dict[str, Any], cache: Any) -> _Rows:
+        """Begin the sequences of a call; without names if the model must compute it itself."""
+        rows = _Rows()
+        try:
+            memories = self._packed.memories(given, cache)
+        except Untaken as untaken:
+            if str(untaken) not in self._told:
+                self._told.add(str(untaken))
+                logger.info("%s computes alone: %s", type(self._packed.decoder.module).__name__, untaken)
+            self._caches[cache] = rows
+            return rows
+        for memory in memories:
+            self._count += 1
+            name = str(self._count)
+            rows.names.append(name)
+            self._sequences.begin(name, memory)
+        self._named.setdefault(line, []).extend(rows.names)
+        self._caches[cache] = rows
+        finalize(cache, self._dropped.extend, [*rows.names])
+        return rows
+
+    def _call(self, names: list[str], given: dict[str, Any], seen: int) -> Call:
+        arguments, positions = self._packed.arguments(given, seen)
+        mask = given.get("attention_mask")
+        if mask is not None and not bool(mask.all()):
+            raise RuntimeError(
+                "the model hides positions that it has written, which its cache here cannot; choose backend=steps"
+            )
+        count = positions.shape[1]
+        most = self._sequences.capacity
+        if (needed := self._sequences.length(names[0]) + count) > most:
+            raise RequestTooLargeError(f"the request has {needed} positions; the KV cache of this stage holds {most}")
+        return Call(names, count, arguments, positions)
+
+    def _logits(self, line: Line, given: dict[str, Any]) -> Any:
+        """Return the logits that were computed with the decoder's output, if they are those of this input of the head."""
+        call: Call | None = line.ready
+        head = self._packed.head
+        assert head is not None
+        [hidden] = given.values()
+        if call is not None and call.logits is not None and call.hidden is not None:
+            last = call.hidden[:, -1:]
+            if hidden.shape == last.shape and hidden.data_ptr() == last.data_ptr():
+                return call.logits
+            if hidden.dim() == 2 and hidden.shape == last[:, 0].shape and hidden.data_ptr() == last.data_ptr():
+                return call.logits[:, 0]
+        return head.run(hidden)
+
+
+_Asked = TypeVar("_Asked", Call, Row)
+
+
+def _grouped(calls: list[_Asked]) -> list[list[_Asked]]:
+    """Return calls by their shapes."""
+    groups: defaultdict[tuple[Any, ...], list[_Asked]] = defaultdict(list)
+    for call in calls:
+        groups[call.shape].append(call)
+    return list(groups.values())
+
+
+def _packed_arguments(calls: list[Call]) -> dict[str, torch.Tensor]:
+    """Return the arguments of calls, their rows one after the other in one line."""
+    if len(calls) == 1 and len(calls[0].names) == 1:
+        return calls[0].arguments
+    return {
+        name: torch.cat([call.arguments[name].reshape(1, -1, *call.arguments[name].shape[2:]) for call in calls], 1)
+        for name in calls[0].arguments
+    }
