@@ -46,6 +46,7 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
 
 _USED = {
     "backend": lambda source: source.architecture.kind == "words" and source.architecture.name not in RECOGNISERS,
+    "tp_size": lambda source: source.architecture.kind == "words" and source.architecture.name not in RECOGNISERS,
     "max_audio_seconds": lambda source: "audio" in source.architecture.inputs and source.architecture.kind != "speak",
     "vocoder": lambda source: source.architecture.kind == "speak",
     "voices": lambda source: source.architecture.kind == "speak",

@@ -66,7 +66,13 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         factory = "omni_transformers.words.transcripts:create_recogniser"
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home, args = "omni_transformers.words.engine", {**args, "backend": given.backend}
+    prepare = given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP)
+    answer = given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True)
+    ranks = given.tp_size or 1
+    if ranks == 1:
+        return [prepare, answer]
+    gpus = None if given.gpu is None else [*range(given.gpu, given.gpu + ranks)]
     return [
-        given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP),
-        given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True),
+        evolve(prepare, process="prepare", factory_args={**args, "encodes_only": True}),
+        evolve(answer, process=GROUP, tp_size=ranks, gpu=gpus),
     ]

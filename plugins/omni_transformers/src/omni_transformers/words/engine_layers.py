@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from attrs import define, evolve, field
+from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from omni_core.api import AttentionForm, KVLayout
@@ -73,12 +75,12 @@ class _Masks:
         return None if (width := found.pop()) == _FARTHEST else width
 
 
-_masks = _Masks()
+_masks: ContextVar[_Masks] = ContextVar("masks")
 
 
 def _mask(**given: Any) -> Any:
     given.pop("batch_size", None)
-    return _masks.make(**given)
+    return _masks.get().make(**given)
 
 
 AttentionInterface.register(_EXAMINED, AttentionInterface()[NAME])
@@ -89,6 +91,7 @@ AttentionMaskInterface.register(_EXAMINED, _mask)
 class Layer:
     """A layer by what it asked of its attention: the heads of queries and keys, the widths of keys and values."""
 
+    attention: nn.Module
     index: int | None
     heads: int
     kv_heads: int
@@ -102,6 +105,7 @@ class Layer:
 
 def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Layer], dict[str, Any], torch.Tensor]:
     """Run a model's own forward; return its layers, the decoder's arguments, and hidden states ``[n, hidden]``."""
+    masks = _Masks()
     layers: list[Layer] = []
     arguments: dict[str, Any] = {}
     hidden: list[torch.Tensor] = []
@@ -112,7 +116,7 @@ def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Laye
         form, reason = None, None
         unknown = [name for name, each in given.items() if name not in _KNOWN and each not in (None, False)]
         try:
-            form = AttentionForm(_masks.window(mask), given.get("softcap"), given.get("s_aux"))
+            form = AttentionForm(masks.window(mask), given.get("softcap"), given.get("s_aux"))
         except Unfit as unfit:
             reason = str(unfit)
         if not reason and getattr(module, "is_causal", True) is False:
@@ -122,7 +126,7 @@ def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Laye
         index = getattr(module, "layer_idx", None)
         sizes = query.shape[1], key.shape[1], key.shape[3], value.shape[3]
         named = form if form is not None and form.names else None
-        layers.append(Layer(index, *sizes, key.dtype, given.get("scaling"), named, reason))
+        layers.append(Layer(module, index, *sizes, key.dtype, given.get("scaling"), named, reason))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
     def decode(given: dict[str, Any]) -> Any:
@@ -132,12 +136,12 @@ def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Laye
         return output
 
     decoder.attend_by(_EXAMINED)
+    token = _masks.set(masks)
     try:
         with attending(attend), decoder.instead(decode):
             model(input_ids=ids.unsqueeze(0), attention_mask=torch.ones_like(ids).unsqueeze(0), use_cache=False)
     finally:
-        _masks.functions.clear()
-        _masks.kept.clear()
+        _masks.reset(token)
     if len(hidden) != 1:
         raise Unfit(f"a forward runs its decoder {len(hidden)} times")
     return layers, arguments, hidden[0]
