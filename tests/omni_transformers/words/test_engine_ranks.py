@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from tiny_transformers import byte_tokenizer, causal, checkpoint, seers  # noqa: F401
-from tiny_transformers.driving import running
+from tiny_transformers.driving import replies, running
 from transformers import AutoProcessor
 
+from omni_core import open_async
 from omni_core.api import ConfigError, IncomingMessage, OmniRequest, StagePayload
 from omni_torch.api import EngineScheduler, TensorParallel
 from omni_transformers.loading import load_model
-from omni_transformers.words.engine import Answers
+from omni_transformers.pipeline import transformers
+from omni_transformers.words.engine import Answers, create_answer, create_prepare
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit
 from omni_transformers.words.engine_model import EngineModel
@@ -230,3 +234,27 @@ def test_a_wrong_split_is_noticed() -> None:
     """The logits of all ranks together are compared with those of the whole model."""
     with pytest.raises(Unfit, match="its logits are not those of its own forward"):
         fitted(made("LlamaForCausalLM"), NoSums(0, 2))
+
+
+async def test_processes_of_ranks_answer_as_one_does() -> None:
+    """With a picture, whose encoder is in a process of its own, and with random numbers of no seed, which ranks must agree on."""
+    folder = str(checkpoint("Qwen2VLForConditionalGeneration"))
+    picture = np.random.default_rng(0).integers(0, 256, (56, 56, 3), dtype=np.uint8)
+    parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is it?"}]
+
+    def asked(content: Any, **params: Any) -> OmniRequest:
+        return OmniRequest(
+            {"messages": [{"role": "user", "content": content}]}, {"answer": {"max_new_tokens": 12, **params}}
+        )
+
+    greedy = [asked(parts, temperature=0.0), *(asked(text, temperature=0.0) for text in TEXTS)]
+    prepare, payloads = create_prepare(folder), [StagePayload(str(number), each) for number, each in enumerate(greedy)]
+    with running(create_answer(folder)) as scheduler:
+        alone = replies(scheduler, [evolve(each, data=prepare(each)) for each in payloads])
+    async with open_async(transformers(folder, tp_size=2)) as pipe:
+        assert set(pipe.process_ids) == {"prepare", "answer_tp0", "answer_tp1"}
+        drawn = [asked("Hello", temperature=5.0)] * 3
+        both = await asyncio.gather(*(pipe.submit(each) for each in [*greedy, *drawn]))
+    ids = [each["answer"].token_ids for each in both]
+    assert ids[: len(greedy)] == [result.token_ids for _, result in alone]
+    assert len(set(map(tuple, ids[len(greedy) :]))) > 1
