@@ -22,9 +22,17 @@ assert recognisers and speakers and writers  # noqa: PT018
         ("LlamaForCausalLM", {"max_audio_seconds": 3.0}, "max_audio_seconds=3.0: has no effect"),
         ("WhisperForConditionalGeneration", {"backend": "engine"}, "backend=engine: has no effect on Whisper"),
         ("VitsModel", {"backend": "steps"}, "backend=steps: has no effect on VitsModel"),
+        ("VitsModel", {"tp_size": 2}, "tp_size=2: has no effect on VitsModel"),
+        ("LlamaForCausalLM", {"tp_size": 0}, "tp_size=0: must be a number of processes, at least 1"),
     ],
 )
 def test_what_has_no_effect_is_an_error(architecture: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         transformers(str(checkpoint(architecture)), **options)
     transformers(str(checkpoint(architecture)))
+
+
+def test_ranks_have_the_gpus_from_the_first_on() -> None:
+    prepare, answer = transformers(str(checkpoint("LlamaForCausalLM")), tp_size=2, gpu=4).stages
+    assert (answer.tp_size, answer.gpu, prepare.gpu) == (2, [4, 5], 4)
+    assert prepare.process != answer.process

@@ -48,7 +48,7 @@ def _looked_up(own: Forward, module: Any, parallel: TensorParallel) -> Forward:
 
 @frozen
 class _Style:
-    """What a plan does to a module, or to a parameter alone.
+    """The style of a plan for a module, or for a parameter alone.
 
     Attributes:
         dim: the dimension of weights that is split, from the last on; ``None``: none. Of vectors, the first is, if this is -2.
@@ -101,24 +101,20 @@ def planned(model: Any, decoder: Decoder) -> list[_Entry]:
         style = plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
         if style is None or module not in kept:
             continue
-        if style not in _STYLES:
+        found = _STYLES.get(style)
+        linear = parameter is not None or isinstance(module, nn.Linear | nn.Embedding)
+        if found is None or (found.dim is not None and not linear):
+            what = f"{name} ({type(module).__name__}) by {style!r}"
             raise ConfigError(
-                f"tp_size: the plan of {type(model).__name__} splits {name} by {style!r}, which {_UNKNOWN}"
+                f"tp_size: the plan of {type(model).__name__} splits {what}, which is not known here; use tp_size 1"
             )
-        if parameter is None and _STYLES[style].dim is not None and not isinstance(module, nn.Linear | nn.Embedding):
-            raise ConfigError(
-                f"tp_size: the plan of {type(model).__name__} splits {name}, a {type(module).__name__}, which {_UNKNOWN}"
-            )
-        entries.append(_Entry(name, module, parameter, _STYLES[style]))
+        entries.append(_Entry(name, module, parameter, found))
     inside = {*decoder.module.modules()} - {model.get_input_embeddings(), model.get_output_embeddings()}
     if not any(each.style.dim is not None and each.module in inside for each in entries):
         raise ConfigError(
             f"tp_size: transformers has no tensor parallel plan for the decoder of {type(model).__name__}; use tp_size 1"
         )
     return entries
-
-
-_UNKNOWN = "cannot be done here; use tp_size 1"
 
 
 def split(
@@ -143,18 +139,17 @@ def split(
             _split(entry, part, parallel)
         if tied and head.weight.shape == embedding.weight.shape:
             head.weight = embedding.weight
-        _free(model, _roots(model, decoder))
-        _place(model, device)
+        _place(model, device, {each for root in _roots(model, decoder) for each in root.parameters()})
 
 
 def without_layers(model: Any, device: str) -> Decoder:
-    """Free the layers of a model's decoder, and put the rest on a device. It makes prompts of media, and nothing else."""
+    """Free the layers of a model's decoder and its head, and put the rest on a device. It makes prompts of media, and nothing else."""
     decoder = Decoder(model)
+    layers = [each for each in decoder.module.children() if isinstance(each, nn.ModuleList)]
+    freed = {each for root in [*layers, model.get_output_embeddings()] for each in root.parameters()}
+    freed -= {*model.get_input_embeddings().parameters()}  # which may be those of the head
     with torch.inference_mode(False), torch.no_grad():
-        for each in decoder.module.children():
-            if isinstance(each, nn.ModuleList):
-                each.to("meta")
-        _place(model, device)
+        _place(model, device, {*model.parameters()} - freed)
     return decoder
 
 
@@ -195,7 +190,7 @@ def _split(entry: _Entry, part: Part, parallel: TensorParallel) -> None:
             return
         for name, weight in weights:
             own = _part(weight, entry.name if entry.parameter else f"{entry.name}.{name}", style, part)
-            if weight.dim() == 1 and style.dim == -1 and parallel.rank:
+            if weight.dim() == 1 and style.dim == -1 and style.around is not None and parallel.rank:
                 own.zero_()  # a bias is added once
             setattr(module, name, nn.Parameter(own, requires_grad=False))
     if style.around is not None and entry.parameter is None:
@@ -210,25 +205,13 @@ def _part(weight: torch.Tensor, name: str, style: _Style, part: Part) -> torch.T
     if not style.packed:
         return weight[Part(dim, part.index, part.count).bounds(name, weight.shape)].clone()
     both = weight.unflatten(dim, (2, -1))
-    return both[Part(dim + 1, part.index, part.count).bounds(name, both.shape)].flatten(dim, dim + 1).clone()
+    return both[Part(dim + 1, part.index, part.count).bounds(name, both.shape)].flatten(dim, dim + 1).contiguous()
 
 
-def _place(model: nn.Module, device: str) -> None:
-    """Put what is not freed on a device."""
+def _place(model: nn.Module, device: str, kept: set[nn.Parameter]) -> None:
+    """Put weights that are kept on a device, and free the others: they are empty."""
+    for weight in model.parameters():
+        weight.data = (weight.data if weight in kept else weight.data.new_empty(0)).to(device)
     for module in model.modules():
-        for weight in module.parameters(recurse=False):
-            if not weight.is_meta:
-                weight.data = weight.data.to(device)
         for name, buffer in module.named_buffers(recurse=False):
-            if not buffer.is_meta:
-                setattr(module, name, buffer.to(device))
-
-
-def _free(module: nn.Module, kept: set[nn.Module]) -> None:
-    for child in module.children():
-        if child in kept:
-            continue
-        if kept.isdisjoint(child.modules()):
-            child.to("meta")
-        else:
-            _free(child, kept)
+            setattr(module, name, buffer.to(device))
