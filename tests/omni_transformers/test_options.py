@@ -23,6 +23,11 @@ assert recognisers and speakers and writers  # noqa: PT018
         ("WhisperForConditionalGeneration", {"backend": "engine"}, "backend=engine: has no effect on Whisper"),
         ("VitsModel", {"backend": "steps"}, "backend=steps: has no effect on VitsModel"),
         ("VitsModel", {"tp_size": 2}, "tp_size=2: has no effect on VitsModel"),
+        (
+            "LlamaForCausalLM",
+            {"tp_size": 2, "backend": "steps"},
+            "tp_size=2: only the engine splits a model; leave out",
+        ),
         ("LlamaForCausalLM", {"tp_size": 0}, "tp_size=0: must be a number of processes, at least 1"),
     ],
 )

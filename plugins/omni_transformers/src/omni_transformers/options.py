@@ -67,4 +67,8 @@ def checked(options: Options) -> Given:
     given = Given(**options)
     if given.tp_size is not None and (type(given.tp_size) is not int or given.tp_size < 1):
         raise ConfigError(f"--option tp_size={given.tp_size}: must be a number of processes, at least 1")
+    if given.tp_size not in (None, 1) and given.backend in ("steps", "generate"):
+        raise ConfigError(
+            f"--option tp_size={given.tp_size}: only the engine splits a model; leave out backend={given.backend}"
+        )
     return given

@@ -58,7 +58,7 @@ def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Param
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
-    """Return the stages. Which backend computes is known when the model is loaded, so they are the same for all."""
+    """Return the stages. Unless the engine is asked for, which backend computes is known when the model is loaded only."""
     args: dict[str, Any] = given.network
     if given.max_audio_seconds is not None:
         args |= {"limits": {"max_audio_seconds": given.max_audio_seconds}}
@@ -67,8 +67,12 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home, args = "omni_transformers.words.engine", {**args, "backend": given.backend}
     prepare = given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP)
-    answer = given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True)
     ranks = given.tp_size or 1
+    if given.backend != "engine" and ranks == 1:
+        return [prepare, given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True)]
+    answer = given.stage(
+        GROUP, model_runner=f"{home}:Answers.from_checkpoint", factory_args=given.network, terminal=True
+    )
     if ranks == 1:
         return [prepare, answer]
     gpus = None if given.gpu is None else [*range(given.gpu, given.gpu + ranks)]

@@ -9,7 +9,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 import logging
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from attrs import define, field
 from transformers import GenerationConfig
@@ -93,21 +93,15 @@ def _engine_model(model_path: str, device: str, dtype: str, parallel: TensorPara
     return found
 
 
-def _rank_model(
-    model_path: str, device: str, dtype: str, backend: str, ranks: tuple[int, int, str | None]
-) -> EngineModel:
+def _rank_model(model_path: str, device: str, dtype: str, ranks: tuple[int, int, str | None]) -> EngineModel:
     """Return one rank's share of a checkpoint's model.
 
     Args:
         ranks: the rank, their number and where they meet.
 
     Raises:
-        ConfigError: the model cannot be split among the ranks, or not by this backend.
+        ConfigError: the model cannot be split among the ranks.
     """
-    if backend not in ("auto", "engine"):
-        raise ConfigError(
-            f"tp_size: only the engine splits a model among ranks; leave out backend={backend}, or tp_size"
-        )
     if (file := linked(read(model_path).folder)) is not None:
         raise ConfigError(f"tp_size: {file} is a GGUF file, which one rank computes; leave out tp_size")
     parallel = TensorParallel.connect(*ranks, device)
@@ -177,11 +171,8 @@ def create_answer(
     prefix_cache: bool = True,
     attention: str = "auto",
     gpu_memory: int | float | None = None,
-    tp_rank: int = 0,
-    tp_size: int = 1,
-    tp_rendezvous: str | None = None,
 ) -> Scheduler:
-    """Return the stage that answers, or one tensor parallel rank of it.
+    """Return the stage that answers, by the engine or, if the model does not fit, in turns.
 
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
@@ -190,21 +181,17 @@ def create_answer(
         max_batch_tokens, chunk_size, kv_cache_mb, kv_blocks, max_context, prefix_cache, attention, gpu_memory: as the engine has them.
 
     Raises:
-        ConfigError: as :func:`engine_model`, or an option is out of range, or the ranks cannot share the model.
+        ConfigError: as :func:`engine_model`, or an option is out of range.
     """
-    if tp_size > 1:
-        model: EngineModel | None = _rank_model(model_path, device, dtype, backend, (tp_rank, tp_size, tp_rendezvous))
-    else:
-        model = engine_model(model_path, device, dtype, backend)
+    model = engine_model(model_path, device, dtype, backend)
     if model is None:
         running = 1 if backend == "generate" else 8 if max_running is None else max_running
         return create_writer(model_path, device, dtype, limits, running)
     most = context_of(model.model)
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
-    defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
     return EngineScheduler(
-        Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
+        Answers.of(model, model_path, device),
         max_running=32 if max_running is None else max_running,
         max_batch_tokens=max_batch_tokens,
         chunk_size=chunk_size,
@@ -214,7 +201,6 @@ def create_answer(
         prefix_cache=prefix_cache,
         attention=attention,
         gpu_memory=gpu_memory,
-        tp_size=tp_size,
     )
 
 
@@ -254,6 +240,38 @@ class Answers(ARModelRunner):
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
         self.max_context, self.parallel = context_of(model.model), model.parallel
+
+    @classmethod
+    def of(cls, model: EngineModel, model_path: str, device: str) -> Self:
+        """Return the runner of a checkpoint's model."""
+        defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
+        return cls(model, _tokenizer(load_processor(model_path)), defaults, device)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        model_path: str,
+        device: str = "cpu",
+        dtype: str = "auto",
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        tp_rendezvous: str | None = None,
+    ) -> Self:
+        """Load a checkpoint that fits the engine, or one tensor parallel rank of it.
+
+        Args:
+            model_path: the checkpoint's folder.
+            dtype: of the weights; ``auto``: as they are stored.
+
+        Raises:
+            ConfigError: it does not fit, or the ranks cannot share it.
+        """
+        if tp_size == 1:
+            model = engine_model(model_path, device, dtype, "engine")
+            assert model is not None
+        else:
+            model = _rank_model(model_path, device, dtype, (tp_rank, tp_size, tp_rendezvous))
+        return cls.of(model, model_path, device)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":
