@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_transformers import checkpoint, recognisers, speakers, writers
+from tiny_transformers import checkpoint, recognisers, seers, speakers, writers
 
+from omni_cli.deploy.budgets import problems
 from omni_core.api import ConfigError
+from omni_core.config.placement import plan
 from omni_transformers.pipeline import transformers
 
-assert recognisers and speakers and writers  # noqa: PT018
+assert recognisers and seers and speakers and writers  # noqa: PT018
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,11 @@ def test_what_has_no_effect_is_an_error(architecture: str, options: dict[str, An
     transformers(str(checkpoint(architecture)))
 
 
-def test_ranks_have_the_gpus_from_the_first_on() -> None:
-    prepare, answer = transformers(str(checkpoint("LlamaForCausalLM")), tp_size=2, gpu=4).stages
-    assert (answer.tp_size, answer.gpu, prepare.gpu) == (2, [4, 5], 4)
-    assert prepare.process != answer.process
+@pytest.mark.parametrize(
+    ("architecture", "sees"), [("LlamaForCausalLM", False), ("Qwen2VLForConditionalGeneration", True)]
+)
+def test_ranks_have_the_gpus_from_the_first_on(architecture: str, sees: bool) -> None:
+    config = transformers(str(checkpoint(architecture)), tp_size=2, gpu=4)
+    prepare, answer = config.stages
+    assert (answer.tp_size, answer.gpu, prepare.gpu) == (2, [4, 5], 4 if sees else None)
+    assert not problems(plan(config)), "what shares a device has a budget"

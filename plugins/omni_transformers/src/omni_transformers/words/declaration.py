@@ -75,8 +75,12 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
     )
     if ranks == 1:
         return [prepare, answer]
-    gpus = None if given.gpu is None else [*range(given.gpu, given.gpu + ranks)]
-    return [
-        evolve(prepare, process="prepare", factory_args={**args, "encodes_only": True}),
-        evolve(answer, process=GROUP, tp_size=ranks, gpu=gpus),
-    ]
+    prepare = evolve(prepare, process="prepare", factory_args={**args, "encodes_only": True})
+    answer = evolve(answer, process=GROUP, tp_size=ranks)
+    if given.gpu is not None:
+        answer = evolve(answer, gpu=[*range(given.gpu, given.gpu + ranks)])
+        if source.architecture.inputs == ["text"]:
+            prepare = evolve(prepare, gpu=None)
+        else:  # its encoders are beside rank 0
+            prepare, answer = evolve(prepare, gpu_memory=0.2), evolve(answer, gpu_memory=0.7)
+    return [prepare, answer]
