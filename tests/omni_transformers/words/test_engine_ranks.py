@@ -121,7 +121,12 @@ def ids_of(ranks: list[EngineModel], prompts: list[Prompt]) -> list[list[int]]:
 
 def made(architecture: str, **more: Any) -> Any:
     torch.manual_seed(0)
-    return causal.model_of(architecture, **more)
+    model = causal.model_of(architecture, **more)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            if name.endswith("bias"):
+                each.normal_(std=0.05)
+    return model
 
 
 def texts() -> list[Prompt]:
@@ -147,7 +152,9 @@ def test_a_model_that_sees() -> None:
     inputs = processor(text=[text], images=[picture], return_tensors="pt")
 
     make = partial(load_model.__wrapped__, folder)
-    eyes = without_layers(make(), "cpu")
+    tied = make()
+    tied.lm_head.weight = tied.get_input_embeddings().weight
+    eyes = without_layers(tied, "cpu")
     prompt = captured(eyes, dict(inputs))
     assert not any(each.numel() for each in eyes.module.layers.parameters())
     assert prompt.embeds is not None
@@ -157,7 +164,10 @@ def test_a_model_that_sees() -> None:
 
 
 def test_four_ranks_repeat_two_key_value_heads() -> None:
-    make = partial(made, "Qwen2ForCausalLM", vocab_size=266)  # which four do not divide: embeddings and head stay whole
+    biased = {"attention_bias": True, "mlp_bias": True}
+    make = partial(
+        made, "LlamaForCausalLM", vocab_size=266, **biased
+    )  # which four do not divide: embeddings and head stay whole
     whole, ranks = make(), ranks_of(make, 4)
     assert [each.kv_layout.heads for each in ranks] == [1] * 4
     own, parts = whole.model.layers[0].self_attn.k_proj, [each.model.model.layers[0].self_attn.k_proj for each in ranks]
