@@ -78,6 +78,9 @@ class ThreadRank(TensorParallel):
     def all_gather(self, part: torch.Tensor) -> torch.Tensor:
         return torch.cat(self.group.exchange(self.rank, part), -1)
 
+    def least(self, value: int, device: torch.device) -> int:
+        return int(min(self.group.exchange(self.rank, torch.tensor(value))))
+
 
 def ranks_of(make: Callable[[], Any], size: int = 2) -> list[EngineModel]:
     """Return the model of each rank."""
@@ -228,6 +231,16 @@ def test_a_style_that_is_not_known_is_refused_by_name() -> None:
         ConfigError, match=r"splits model.layers.0.mlp.up_proj \(Linear\) by 'sequence_parallel', which is not known"
     ):
         fitted(model, TensorParallel(0, 2))
+
+
+def test_ranks_that_see_different_memory_have_caches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([2**22, 2**20])
+    monkeypatch.setattr("omni_torch.engine.cache_size.available_memory", lambda: next(free))
+    ranks = ranks_of(partial(made, "LlamaForCausalLM"))
+    runners = [Answers(each, byte_tokenizer(), {}) for each in ranks]
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(EngineScheduler, runners)
+    assert first.statistics()["total_blocks"] == second.statistics()["total_blocks"]
 
 
 class NoSums(TensorParallel):

@@ -106,6 +106,14 @@ class TensorParallel:
             dist.all_reduce(partial)
         return partial
 
+    def least(self, value: int, device: torch.device) -> int:
+        """Return the least of every rank's ``value``. ``device``: the one that the ranks were connected for."""
+        if self.size == 1:
+            return value
+        held = torch.tensor(value, device=device)
+        dist.all_reduce(held, dist.ReduceOp.MIN)
+        return int(held)
+
     def all_gather(self, part: torch.Tensor) -> torch.Tensor:
         """Return every rank's ``part``, of equal shapes, one after another along the last dimension: the same bits on every rank."""
         if self.size == 1:
