@@ -19,6 +19,7 @@ from omni_torch.operations.installed_kernels import install
 from omni_transformers.gguf_files import folder_of
 from omni_transformers.loading import load_model
 from omni_transformers.pipeline import interface
+from omni_transformers.words.engine import Answers
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.steps import create_writer
 
@@ -94,6 +95,8 @@ def test_ids_are_those_of_the_values_in_the_file(tmp_path: Path, kind: str, laye
     model = load_model(folder)
     with pytest.raises(ConfigError, match="GGUF files are computed on a CPU; leave out --option gpu"):
         load_model(folder, device="cuda:0")
+    with pytest.raises(ConfigError, match=r"tp_size: .*tiny\.gguf is a GGUF file, which one rank computes"):
+        Answers.from_checkpoint(folder, tp_size=2)
     assert sum(type(each) is layer for each in model.modules()) == (0 if layer is None else 2 * 7 + 1)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer.apply_chat_template(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_transformers import checkpoint, frame_recognisers, speakers, writers
+from tiny_transformers import checkpoint, frame_recognisers, seers, speakers, writers
 
+from omni_cli.deploy.budgets import problems
 from omni_core.api import ConfigError
+from omni_core.config.placement import plan
 from omni_transformers.pipeline import transformers
 
-assert frame_recognisers and speakers and writers  # noqa: PT018
+assert frame_recognisers and seers and speakers and writers  # noqa: PT018
 
 
 @pytest.mark.parametrize(
@@ -22,9 +24,26 @@ assert frame_recognisers and speakers and writers  # noqa: PT018
         ("LlamaForCausalLM", {"max_audio_seconds": 3.0}, "max_audio_seconds=3.0: has no effect"),
         ("Wav2Vec2ForCTC", {"backend": "engine"}, "backend=engine: has no effect on Wav2Vec2ForCTC"),
         ("VitsModel", {"backend": "steps"}, "backend=steps: has no effect on VitsModel"),
+        ("VitsModel", {"tp_size": 2}, "tp_size=2: has no effect on VitsModel"),
+        (
+            "LlamaForCausalLM",
+            {"tp_size": 2, "backend": "steps"},
+            "tp_size=2: only the engine splits a model; leave out",
+        ),
+        ("LlamaForCausalLM", {"tp_size": 0}, "tp_size=0: must be a number of processes, at least 1"),
     ],
 )
 def test_what_has_no_effect_is_an_error(architecture: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         transformers(str(checkpoint(architecture)), **options)
     transformers(str(checkpoint(architecture)))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sees"), [("LlamaForCausalLM", False), ("Qwen2VLForConditionalGeneration", True)]
+)
+def test_ranks_have_the_gpus_from_the_first_on(architecture: str, sees: bool) -> None:
+    config = transformers(str(checkpoint(architecture)), tp_size=2, gpu=4)
+    prepare, answer = config.stages
+    assert (answer.tp_size, answer.gpu, prepare.gpu) == (2, [4, 5], 4 if sees else None)
+    assert not problems(plan(config)), "what shares a device has a budget"

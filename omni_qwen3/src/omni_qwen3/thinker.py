@@ -20,6 +20,7 @@ from omni_qwen3.routing import wants_audio
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
 from omni_torch.api import (
+    ALONE,
     ARModelRunner,
     Arriving,
     StopTokens,
@@ -66,10 +67,10 @@ class ThinkerRunner(ARModelRunner):
         *,
         speech_enabled: bool,
         device: str | torch.device = "cpu",
-        ranks: int = 1,
+        parallel: TensorParallel = ALONE,
     ) -> None:
         super().__init__(model, device)
-        self._ranks = ranks
+        self.parallel = parallel
         self._config = config
         self._speech_enabled = speech_enabled
         self._capture = config.talker.accept_hidden_layer
@@ -122,6 +123,7 @@ class ThinkerRunner(ARModelRunner):
         quantize_for(quantization, device)  # errors come before the ranks connect
         config = read_config(model_path)
         model: ARModel
+        parallel = ALONE
         if decoder is None:
             parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, device)
             model = load_thinker(
@@ -137,7 +139,7 @@ class ThinkerRunner(ARModelRunner):
             pack_linears(model, pack_decoder)
         else:
             model = load_external(decoder, model_path, config, dtype=dtype, device=device)
-        return cls(model, config, speech_enabled=speech_enabled, device=device, ranks=tp_size)
+        return cls(model, config, speech_enabled=speech_enabled, device=device, parallel=parallel)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":
@@ -164,7 +166,7 @@ class ThinkerRunner(ARModelRunner):
             prompt_embeds=embeds,
             prompt_positions=inputs["positions"],
             position_delta=inputs["position_delta"],
-            random=random_of(sampling.seed, message.request_id, self._ranks),
+            random=random_of(sampling.seed, message.request_id, self.parallel.size),
             state=_State(
                 inputs=inputs,
                 embeds=embeds,

@@ -12,7 +12,9 @@ from tiny_transformers import causal
 from tiny_transformers.driving import running
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from omni_core.api import IncomingMessage, InvalidRequestError, OmniRequest, StagePayload
+from omni_core.api import IncomingMessage, InvalidRequestError, OmniRequest, Scheduler, StagePayload
+from omni_core.stage.assembly import assemble
+from omni_transformers.pipeline import transformers
 from omni_transformers.words.engine import create_answer, create_prepare
 
 TEXTS = [
@@ -57,6 +59,7 @@ def answered(
     counters: dict[str, float] | None = None,
     *,
     in_turn: bool = False,
+    scheduler: Scheduler | None = None,
     **options: Any,
 ) -> list[tuple[str, Any]]:
     """Send requests at once, or each after the last one's end, through the stages.
@@ -66,7 +69,9 @@ def answered(
     """
     prepare = create_prepare(str(folder), backend="engine")
     streamed, results = [""] * len(requests), dict[str, Any]()
-    with running(create_answer(str(folder), backend="engine", **options)) as scheduler:
+    with running(
+        create_answer(str(folder), backend="engine", **options) if scheduler is None else scheduler
+    ) as scheduler:
         sent = 0
         while len(results) < len(requests):
             while sent < len(requests) and (len(results) == sent or not in_turn):
@@ -149,6 +154,18 @@ def test_ids_that_the_checkpoint_suppresses_are_never_chosen(tmp_path: Path) -> 
     [(_, result)] = answered(suppressing, [say("Hello", max_new_tokens=8)])
     assert not set(result.token_ids) & set(plain.token_ids)
     assert result.token_ids == reference(suppressing, "Hello", 8)[0]
+
+
+def test_the_engine_by_name_is_a_stage_of_parts() -> None:
+    folder, asked = causal.checkpoint("LlamaForCausalLM"), [say("Hello", max_new_tokens=8)]
+    answer = transformers(str(folder), backend="engine").stages[1]
+    assert answer.factory is None
+    assert answer.model_runner is not None
+    given = {**answer.factory_args, "model_path": str(folder), "block_size": 8}
+    scheduler = assemble(answer.model_runner, "omni_torch.api:EngineScheduler", **given)
+    [(_, result)] = answered(folder, asked, scheduler=scheduler)
+    [(_, plain)] = answered(folder, asked)
+    assert result.token_ids == plain.token_ids
 
 
 def test_a_malformed_request_fails_before_it_is_computed() -> None:

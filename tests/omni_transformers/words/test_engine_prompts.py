@@ -130,7 +130,7 @@ def answered(model: EngineModel, asked: list[dict[str, torch.Tensor]], again: bo
     with running(engine):
         for turn in range(2 if again else 1):
             for number, each in enumerate(asked):
-                payload = StagePayload(f"{turn}.{number}", OmniRequest(), captured(model, each))
+                payload = StagePayload(f"{turn}.{number}", OmniRequest(), captured(model.decoder, each).packed())
                 engine.inbox.put(IncomingMessage(payload.request_id, "new_request", payload))
             while len(ids) < (turn + 1) * len(asked):
                 message = engine.outbox.get(60)
@@ -165,7 +165,7 @@ def test_equal_media_have_equal_digests_and_others_do_not(architecture: str) -> 
     engine = pair(architecture)[1]
     kind = MODELS[architecture][0]
     one, same, other = (
-        captured(engine, inputs(kind, seed, words)).content for seed, words in [(0, "a"), (0, "b"), (3, "a")]
+        captured(engine.decoder, inputs(kind, seed, words)).content for seed, words in [(0, "a"), (0, "b"), (3, "a")]
     )
     [span] = one
     assert [(each.start, each.end) for each in one] == [(7, 7 + 4)]

@@ -19,6 +19,7 @@ from omni_qwen25.interface import CODE_SECONDS
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_torch.api import (
+    ALONE,
     ARModelRunner,
     StopTokens,
     TensorParallel,
@@ -63,11 +64,11 @@ class ThinkerRunner(ARModelRunner):
         *,
         speech_enabled: bool,
         device: str = "cpu",
-        ranks: int = 1,
+        parallel: TensorParallel = ALONE,
     ) -> None:
-        """``folder``: the checkpoint's, for its tokenizer. ``ranks``: that compute each step together."""
+        """``folder``: the checkpoint's, for its tokenizer. ``parallel``: the ranks that compute each step together."""
         super().__init__(model, device)
-        self._ranks = ranks
+        self.parallel = parallel
         self._config, self._folder = config, folder
         self._speech_enabled = speech_enabled and config.talker is not None
         self._end = end_ids(folder, config)
@@ -101,7 +102,7 @@ class ThinkerRunner(ARModelRunner):
         model = load_thinker(
             model_path, config, dtype=dtype, device=device, parallel=parallel, quantization=quantization
         )
-        return cls(model, config, model_path, speech_enabled=speech_enabled, device=device, ranks=tp_size)
+        return cls(model, config, model_path, speech_enabled=speech_enabled, device=device, parallel=parallel)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":
@@ -131,7 +132,7 @@ class ThinkerRunner(ARModelRunner):
             prompt_embeds=embeds,
             prompt_positions=inputs["positions"],
             position_delta=inputs["position_delta"],
-            random=random_of(sampling.seed, message.request_id, self._ranks),
+            random=random_of(sampling.seed, message.request_id, self.parallel.size),
             state=_State(
                 inputs=inputs,
                 text=text,

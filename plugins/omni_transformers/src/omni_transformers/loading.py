@@ -38,7 +38,12 @@ CLASSES: dict[str, Any] = {}
 
 @cache
 def load_model(
-    model_path: str, dtype: str = "auto", device: str = "cpu", attention: str | None = None, part: str | None = None
+    model_path: str,
+    dtype: str = "auto",
+    device: str = "cpu",
+    attention: str | None = None,
+    part: str | None = None,
+    placed: bool = True,
 ) -> Any:
     """Return the model of a checkpoint, in evaluation mode; the same object for equal arguments in a process.
 
@@ -46,6 +51,7 @@ def load_model(
         dtype: ``auto``: as it is stored; on a CPU float32 in place of float16.
         attention: the name of an attention function; by default transformers' choice among its own.
         part: the architecture of a checkpoint that is a part of a model, such as a vocoder.
+        placed: false to leave it on the CPU, for a caller that puts parts of it on the device.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded; the message says why.
@@ -101,7 +107,7 @@ def load_model(
         for name in _NOT_OURS:
             if getattr(model.generation_config, name, None) is not None:
                 setattr(model.generation_config, name, None)
-    return model.eval().requires_grad_(False).to(device)
+    return model.eval().requires_grad_(False).to(device if placed else "cpu")
 
 
 @cache

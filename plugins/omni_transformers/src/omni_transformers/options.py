@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from attrs import frozen
 
-from omni_core.api import StageConfig
+from omni_core.api import ConfigError, StageConfig
 from omni_torch.api import DTYPES, check_options
 
 BACKENDS = ("auto", "engine", "steps", "generate")
@@ -16,6 +16,7 @@ OPTIONS = {
     "generate (one after the other)",
     "dtype": "of the weights: auto (default: the checkpoint's; on a CPU float32 in place of float16), float32, bfloat16, float16",
     "gpu": "the number of a GPU; by default the CPU",
+    "tp_size": "tensor parallel ranks, processes among which the engine splits the decoder; with gpu=N, on that GPU and the next ones",
     "max_audio_seconds": "longest recording",
     "vocoder": "folder or hub id of the vocoder or codec, of a model that has it in a checkpoint of its own",
     "voices": "folder of voices, a file for each, in place of the checkpoint's own",
@@ -28,6 +29,7 @@ class Options(TypedDict, total=False):
     backend: str
     dtype: str
     gpu: int
+    tp_size: int
     max_audio_seconds: float
     vocoder: str
     voices: str
@@ -40,6 +42,7 @@ class Given:
     backend: str = "auto"
     dtype: str = "auto"
     gpu: int | None = None
+    tp_size: int | None = None
     max_audio_seconds: float | None = None
     vocoder: str | None = None
     voices: str | None = None
@@ -61,4 +64,11 @@ def checked(options: Options) -> Given:
         ConfigError: an unknown option, or a value that it cannot have.
     """
     check_options(options, OPTIONS, backend=BACKENDS, dtype=("auto", *DTYPES))
-    return Given(**options)
+    given = Given(**options)
+    if given.tp_size is not None and (type(given.tp_size) is not int or given.tp_size < 1):
+        raise ConfigError(f"--option tp_size={given.tp_size}: must be a number of processes, at least 1")
+    if given.tp_size not in (None, 1) and given.backend in ("steps", "generate"):
+        raise ConfigError(
+            f"--option tp_size={given.tp_size}: only the engine splits a model; leave out backend={given.backend}"
+        )
+    return given

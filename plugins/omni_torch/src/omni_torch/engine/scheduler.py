@@ -132,6 +132,8 @@ class EngineScheduler(LoopedScheduler):
                 kv_blocks = default_blocks(
                     runner, block_bytes, block_size, longest, max_batch_tokens, max_running, gpu_memory
                 )
+                if isinstance(runner, ARModelRunner):
+                    kv_blocks = runner.parallel.least(kv_blocks, runner.device)  # ranks may see different memory
             kv_blocks = min(kv_blocks, max_running * longest)
         backend = choose(attention, runner.device, layout, block_size)
         forms = " and ".join(layout.form_names)

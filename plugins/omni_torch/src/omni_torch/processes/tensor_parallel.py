@@ -106,6 +106,23 @@ class TensorParallel:
             dist.all_reduce(partial)
         return partial
 
+    def least(self, value: int, device: torch.device) -> int:
+        """Return the least of every rank's ``value``. ``device``: the one that the ranks were connected for."""
+        if self.size == 1:
+            return value
+        held = torch.tensor(value, device=device)
+        dist.all_reduce(held, dist.ReduceOp.MIN)
+        return int(held)
+
+    def all_gather(self, part: torch.Tensor) -> torch.Tensor:
+        """Return every rank's ``part``, of equal shapes, one after another along the last dimension: the same bits on every rank."""
+        if self.size == 1:
+            return part
+        sent = part.contiguous().reshape(-1).view(torch.uint8)
+        received = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(received, sent)
+        return torch.cat([each.view(part.dtype).view(part.shape) for each in received], -1)
+
     def gather(self, part: torch.Tensor) -> list[torch.Tensor] | None:
         """Return every rank's ``part``, of equal shapes, on rank 0, and ``None`` on the others. Bits are kept, whatever the dtype."""
         if self.size == 1:

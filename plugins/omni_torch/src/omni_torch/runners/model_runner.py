@@ -34,7 +34,7 @@ class ARModelRunner(ModelRunner):
         hands_over: whether its requests' keys and values come from another stage (:meth:`past_key_values`) or go to one
             (:meth:`export_key_values`); a scheduler that cannot do that is refused at the start.
         exports_hidden: whether what it exports has the final hidden states, which are then stored beside keys and values.
-        parallel: the ranks of the model.
+        parallel: the ranks of the model, which then agree on the size of their KV caches.
         kv_heads: its key/value heads over all ranks; ``None``: no two ranks hold the same one.
         exporter: set by the scheduler.
     """

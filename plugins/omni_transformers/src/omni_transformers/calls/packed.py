@@ -279,12 +279,12 @@ class Packed:
             raise Unfit(*sorted(reasons))
         if not own or len(own) + len(crossing) < len(layers) or len(crossing) not in (0, len(own)):
             raise Unfit(f"{len(own)} of its layers attend to their own positions, {len(crossing)} to an encoder's")
-        if len({each.module for each in layers}) < len(layers):
+        if len({each.attention for each in layers}) < len(layers):
             raise Unfit("a layer attends twice")
         if len({(each.kv_heads, each.dtype) for each in layers}) > 1 or bool(crossing) != (self._crossing is not None):
             raise Unfit("its layers have unequal heads")
         for found, crosses in ((own, False), (crossing, True)):
-            self._places |= {each.module: (number, crosses) for number, each in enumerate(found)}
+            self._places |= {each.attention: (number, crosses) for number, each in enumerate(found)}
         forms = tuple(each.form for each in own)
         first, width = own[0], max(max(each.width, each.value_width) for each in layers)
         return KVLayout(

@@ -58,7 +58,7 @@ def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Param
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
-    """Return the stages. Which backend computes is known when the model is loaded, so they are the same for all."""
+    """Return the stages. Unless the engine is asked for, which backend computes is known when the model is loaded only."""
     args: dict[str, Any] = {**given.network, "backend": given.backend}
     if given.max_audio_seconds is not None:
         args |= {"limits": {"max_audio_seconds": given.max_audio_seconds}}
@@ -66,7 +66,21 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         factory = "omni_transformers.words.transcripts:create_recogniser"
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home = "omni_transformers.words.engine"
-    return [
-        given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP),
-        given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True),
-    ]
+    prepare = given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP)
+    ranks = given.tp_size or 1
+    if ranks == 1 and (given.backend != "engine" or source.config.get("is_encoder_decoder")):
+        return [prepare, given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True)]
+    answer = given.stage(
+        GROUP, model_runner=f"{home}:Answers.from_checkpoint", factory_args=given.network, terminal=True
+    )
+    if ranks == 1:
+        return [prepare, answer]
+    prepare = evolve(prepare, process="prepare", factory_args={**args, "encodes_only": True})
+    answer = evolve(answer, process=GROUP, tp_size=ranks)
+    if given.gpu is not None:
+        answer = evolve(answer, gpu=[*range(given.gpu, given.gpu + ranks)])
+        if source.architecture.inputs == ["text"]:
+            prepare = evolve(prepare, gpu=None)
+        else:  # its encoders are beside rank 0
+            prepare, answer = evolve(prepare, gpu_memory=0.2), evolve(answer, gpu_memory=0.7)
+    return [prepare, answer]

@@ -9,7 +9,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 import logging
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from attrs import define, field
 from transformers import GenerationConfig
@@ -21,22 +21,32 @@ from omni_core.api import (
     ForwardOutput,
     IncomingMessage,
     OutgoingMessage,
-    RandomStream,
     Scheduler,
     StagePayload,
     TextChunk,
     TextResult,
 )
 from omni_media.api import Limits
-from omni_torch.api import ARModelRunner, EngineScheduler, StopStrings, sampling_from, text_decoder
+from omni_torch.api import (
+    ALONE,
+    ARModelRunner,
+    EngineScheduler,
+    StopStrings,
+    TensorParallel,
+    random_of,
+    sampling_from,
+    text_decoder,
+)
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
+from omni_transformers.gguf_files import linked
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit, context_of
-from omni_transformers.words.engine_model import EngineModel
+from omni_transformers.words.engine_model import Decoder, EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
+from omni_transformers.words.engine_ranks import without_layers
 from omni_transformers.words.prompts import Prompts
 from omni_transformers.words.steps import create_writer, placed
 
@@ -62,20 +72,43 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str) -> Engi
 def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
     if backend not in ("auto", "engine"):
         return None
-    load_model.cache_clear()  # a model of the engine is nobody else's: its attention is the engine's
-    model = load_model(model_path, dtype, device)
     try:
-        if not hasattr(_tokenizer(load_processor(model_path)), "backend_tokenizer"):
-            raise Unfit("its tokenizer is none of the package tokenizers")
-        found = fitted(model)
-        load_model.cache_clear()
-        logger.info(
-            "%s computes on the engine%s", type(model).__name__, "" if found.kernels is None else ", by kernels"
-        )
-        return found
+        return _engine_model(model_path, device, dtype, ALONE)
     except Unfit as unfit:
-        logger.info("%s keeps its generate(): %s", type(model).__name__, unfit)
+        logger.info("%s keeps its generate(): %s", read(model_path).architecture.name, unfit)
     return None
+
+
+def _engine_model(model_path: str, device: str, dtype: str, parallel: TensorParallel) -> EngineModel:
+    load_model.cache_clear()  # a model of the engine is nobody else's: its attention is the engine's
+    model = load_model(model_path, dtype, device, placed=parallel.size == 1)
+    if not hasattr(_tokenizer(load_processor(model_path)), "backend_tokenizer"):
+        raise Unfit("its tokenizer is none of the package tokenizers")
+    found = fitted(model, parallel, device)
+    load_model.cache_clear()
+    logger.info("%s computes on the engine%s", type(model).__name__, "" if found.kernels is None else ", by kernels")
+    return found
+
+
+def _rank_model(model_path: str, device: str, dtype: str, ranks: tuple[int, int, str | None]) -> EngineModel:
+    """Return one rank's share of a checkpoint's model.
+
+    Args:
+        ranks: the rank, their number and where they meet.
+
+    Raises:
+        ConfigError: the model cannot be split among the ranks.
+    """
+    if (file := linked(read(model_path).folder)) is not None:
+        raise ConfigError(f"tp_size: {file} is a GGUF file, which one rank computes; leave out tp_size")
+    parallel = TensorParallel.connect(*ranks, device)
+    try:
+        return _engine_model(model_path, device, dtype, parallel)
+    except Unfit as unfit:
+        name = read(model_path).architecture.name
+        raise ConfigError(
+            f"tp_size: {name} does not fit the engine on {ranks[1]} ranks: {unfit}; leave out tp_size"
+        ) from None
 
 
 def _tokenizer(processor: Any) -> Any:
@@ -88,23 +121,34 @@ def create_prepare(
     dtype: str = "auto",
     backend: str = "auto",
     limits: dict[str, Any] | None = None,
+    encodes_only: bool = False,
 ) -> Callable[[StagePayload], Any]:
-    """Return the stage that makes a :class:`Prompt` of a request; for another backend than the engine the request itself.
+    """Return the stage that makes a :class:`Prompt` of a request, packed; for another backend than the engine the request itself.
 
     Args:
         limits: of the media of a request, as fields of :class:`Limits`.
+        encodes_only: true if the engine computes the decoder in other processes. Of the model, what encodes media is kept.
 
     Raises:
         ConfigError: as :func:`engine_model`.
     """
-    model = engine_model(model_path, device, dtype, backend)
-    if model is None:
-        return lambda payload: payload.request
     found = read(model_path).architecture
+    decoder: Decoder | None = None
+    if not encodes_only:
+        model = engine_model(model_path, device, dtype, backend)
+        if model is None:
+            return lambda payload: payload.request
+        decoder = model.decoder
+    elif found.inputs != ["text"]:
+        decoder = without_layers(load_model(model_path, dtype, device, placed=False), device)
+        load_model.cache_clear()
     prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
 
-    def prepare(payload: StagePayload) -> Prompt:
-        return captured(model, placed(prompts.inputs(payload.request), model.model))
+    def prepare(payload: StagePayload) -> dict[str, Any]:
+        inputs = prompts.inputs(payload.request)
+        if decoder is None:
+            return Prompt(inputs["input_ids"][0].tolist()).packed()
+        return captured(decoder, placed(inputs, decoder.model)).packed()
 
     return prepare
 
@@ -125,7 +169,7 @@ def create_answer(
     attention: str = "auto",
     gpu_memory: int | float | None = None,
 ) -> Scheduler:
-    """Return the stage that answers.
+    """Return the stage that answers, by the engine or, if the model does not fit, in turns.
 
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
@@ -143,9 +187,8 @@ def create_answer(
     most = context_of(model.model)
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
-    defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
     return EngineScheduler(
-        Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
+        Answers.of(model, model_path, device),
         max_running=32 if max_running is None else max_running,
         max_batch_tokens=max_batch_tokens,
         chunk_size=chunk_size,
@@ -193,7 +236,39 @@ class Answers(ARModelRunner):
         ends = generation.eos_token_id
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
-        self.max_context = context_of(model.model)
+        self.max_context, self.parallel = context_of(model.model), model.parallel
+
+    @classmethod
+    def of(cls, model: EngineModel, model_path: str, device: str) -> Self:
+        """Return the runner of a checkpoint's model."""
+        defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
+        return cls(model, _tokenizer(load_processor(model_path)), defaults, device)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        model_path: str,
+        device: str = "cpu",
+        dtype: str = "auto",
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        tp_rendezvous: str | None = None,
+    ) -> Self:
+        """Load a checkpoint that fits the engine, or one tensor parallel rank of it.
+
+        Args:
+            model_path: the checkpoint's folder.
+            dtype: of the weights; ``auto``: as they are stored.
+
+        Raises:
+            ConfigError: it does not fit, or the ranks cannot share it.
+        """
+        if tp_size == 1:
+            model = engine_model(model_path, device, dtype, "engine")
+            assert model is not None
+        else:
+            model = _rank_model(model_path, device, dtype, (tp_rank, tp_size, tp_rendezvous))
+        return cls.of(model, model_path, device)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         if message.type != "new_request":
@@ -202,13 +277,14 @@ class Answers(ARModelRunner):
         given = {**self._defaults, **payload.request.params.get(GROUP, {})}
         stops = StopStrings(given.pop("stop", None) or ())
         sampling = sampling_from(given, f"params.{GROUP}", stop_ids=self._stop_ids, suppressed_ids=self._suppressed)
+        prompt = Prompt.unpacked(payload.data, self.device)
         return request_of(
-            payload.data,
+            prompt,
             payload.request_id,
             request=payload.request.without_inputs(),
             sampling=sampling,
-            random=RandomStream(sampling.seed),
-            state=_Answer(payload.data, stops, text_decoder(self._tokenizer.backend_tokenizer)),
+            random=random_of(sampling.seed, payload.request_id, self.parallel.size),
+            state=_Answer(prompt, stops, text_decoder(self._tokenizer.backend_tokenizer)),
         )
 
     def before_forward(self, batch: ForwardBatch) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from transformers import GenerationMixin
 
 from omni_core.api import (
@@ -22,14 +22,17 @@ from omni_core.api import (
     StagePayload,
 )
 from omni_torch.api import (
+    ALONE,
     ARModelRunner,
     EngineScheduler,
     Int4WeightLinear,
     Int8GroupsLinear,
+    TensorParallel,
 )
 from omni_transformers.words.engine_layers import TAKEN, Unfit, examined, layout_of, pack_layers
 from omni_transformers.words.engine_model import NAME, Decoder, EngineModel
 from omni_transformers.words.engine_prompts import VISUAL
+from omni_transformers.words.engine_ranks import planned, split
 from omni_transformers.words.engine_stack import KernelSteps, kernel_steps
 
 _MEDIA = re.compile("pixel_values|input_features|input_values|image|audio|speech|video")
@@ -69,13 +72,18 @@ def backend_of(model: Any) -> tuple[str, list[str]]:
 
 
 @torch.inference_mode()
-def fitted(model: Any) -> EngineModel:
+def fitted(model: Any, parallel: TensorParallel = ALONE, device: str = "cpu") -> EngineModel:
     """Return a model on the engine's contract, when its logits there were found equal to those of its own forward.
 
     Its decoder can then be run by the engine alone.
 
+    Args:
+        parallel: several ranks split the model. It is given whole, on a CPU, and is a rank's share afterwards, on ``device``, whose
+            logits there were found equal to those of the whole model's own forward. All ranks must call it alike.
+
     Raises:
-        Unfit: it does not fit; it is as it was.
+        Unfit: it does not fit; of one rank, it is as it was.
+        ConfigError: its plan does not allow these ranks.
     """
     if reasons := [*_by_config(model)]:
         raise Unfit(*reasons)
@@ -83,19 +91,26 @@ def fitted(model: Any) -> EngineModel:
     before = decoder.module.config._attn_implementation
     ids = _plain_ids(model)
     try:
+        plan = planned(model, decoder) if parallel.size > 1 else None
         layers, given, hidden = examined(model, decoder, ids)
         layout = layout_of(model, layers, given)
         decoder.attend_by("eager")
         lines = [ids[:9], ids[9:15]]
         expected = _Expected.of(model, lines)
+        if plan is not None:
+            split(model, decoder, plan, layers, parallel, device)
+            expected = expected.on(device)
+            layers, given, hidden = examined(model, decoder, ids.to(device))
+            layout = layout_of(model, layers, given)
         decoder.attend_by(NAME)
-        found = EngineModel(model, decoder, layout, expected.logits[0].shape[1], plain_head=True)
+        found = EngineModel(model, decoder, layout, expected.logits[0].shape[1], plain_head=True, parallel=parallel)
         if _distance(model.get_output_embeddings()(hidden), _own_logits(found, hidden)) > _ALLOWED:
             found.plain_head = False
         _compare(found, expected)
-        found.kernels = _kernels(found, [each.scale for each in layers], expected)
-        if found.kernels is None:
-            pack_layers(decoder.module, lambda: _compare(found, expected))
+        if parallel.size == 1:
+            found.kernels = _kernels(found, [each.scale for each in layers], expected)
+            if found.kernels is None:
+                pack_layers(decoder.module, lambda: _compare(found, expected))
     except (Unfit, ConfigError):
         decoder.attend_by(before)
         raise
@@ -183,6 +198,12 @@ class _Expected:
     lines: list[torch.Tensor]
     logits: list[torch.Tensor]
     allowed: float
+
+    def on(self, device: str) -> _Expected:
+        """Return it on another device."""
+        return evolve(
+            self, lines=[each.to(device) for each in self.lines], logits=[each.to(device) for each in self.logits]
+        )
 
     @classmethod
     def of(cls, model: Any, lines: list[torch.Tensor]) -> _Expected:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from attrs import define, evolve, field
+from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from omni_core.api import AttentionForm, KVLayout
@@ -75,12 +77,12 @@ class _Masks:
         return None if (width := found.pop()) == _FARTHEST else width
 
 
-_masks = _Masks()
+_masks: ContextVar[_Masks] = ContextVar("masks")
 
 
 def _mask(**given: Any) -> Any:
     given.pop("batch_size", None)
-    return _masks.make(**given)
+    return _masks.get().make(**given)
 
 
 AttentionInterface.register(EXAMINED, AttentionInterface()[NAME])
@@ -91,7 +93,7 @@ AttentionMaskInterface.register(EXAMINED, _mask)
 class Layer:
     """A layer by what it asked of its attention: how many keys, the heads of queries and keys, the widths of keys and values."""
 
-    module: Any
+    attention: nn.Module
     index: int | None
     keys: int
     heads: int
@@ -113,7 +115,7 @@ def looked_at(layers: list[Layer]) -> Callable[..., torch.Tensor]:
         form, reason = None, None
         unknown = [name for name, each in given.items() if name not in _KNOWN and each not in (None, False)]
         try:
-            form = AttentionForm(_masks.window(mask), given.get("softcap"), given.get("s_aux"))
+            form = AttentionForm(_masks.get().window(mask), given.get("softcap"), given.get("s_aux"))
         except Unfit as unfit:
             reason = str(unfit)
         if not reason and getattr(module, "is_causal", True) is False:
@@ -132,11 +134,11 @@ def looked_at(layers: list[Layer]) -> Callable[..., torch.Tensor]:
 @contextmanager
 def masks_kept() -> Iterator[None]:
     """Keep the masks that are made for :data:`EXAMINED`, so that their functions can be looked at."""
+    token = _masks.set(_Masks())
     try:
         yield
     finally:
-        _masks.functions.clear()
-        _masks.kept.clear()
+        _masks.reset(token)
 
 
 def examined(model: Any, decoder: Decoder, ids: torch.Tensor) -> tuple[list[Layer], dict[str, Any], torch.Tensor]:

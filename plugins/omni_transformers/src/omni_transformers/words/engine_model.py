@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from omni_core.api import ForwardBatch, ForwardOutput, KVLayout
-from omni_torch.api import FewRowsLinear, few_rows_linear
+from omni_torch.api import ALONE, FewRowsLinear, TensorParallel, few_rows_linear
 from omni_transformers.words.engine_stack import KernelSteps
 
 NAME = "omni-engine"
@@ -83,9 +83,14 @@ class Door:
 
 
 class Decoder(Door):
-    """The decoder inside a model."""
+    """The decoder inside a model.
+
+    Attributes:
+        model: the model.
+    """
 
     def __init__(self, model: Any) -> None:
+        self.model = model
         super().__init__(model.get_decoder())
 
     def attend_by(self, name: str) -> None:
@@ -135,6 +140,7 @@ class EngineModel(nn.Module):
         layout: of its keys and values.
         vocab_size: the width of its logits.
         plain_head: true if the logits are those of its output embeddings alone; else the model's own code after the decoder computes them.
+        parallel: the ranks among which it is split.
 
     Attributes:
         kernels: compute steps by installed kernels; ``None``: the modules compute all.
@@ -142,11 +148,21 @@ class EngineModel(nn.Module):
 
     kernels: KernelSteps | None = None
 
-    def __init__(self, model: Any, decoder: Decoder, layout: KVLayout, vocab_size: int, *, plain_head: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        decoder: Decoder,
+        layout: KVLayout,
+        vocab_size: int,
+        *,
+        plain_head: bool,
+        parallel: TensorParallel = ALONE,
+    ) -> None:
         super().__init__()
-        self.model, self.decoder = model, decoder
+        self.model, self.decoder, self.parallel = model, decoder, parallel
         self._embedding, self._head = model.get_input_embeddings(), model.get_output_embeddings()
-        if type(self._head) is nn.Linear and few_rows_linear.replaced(self._head.weight.device.type, layout.dtype):
+        alone = type(self._head) is nn.Linear and parallel.size == 1
+        if alone and few_rows_linear.replaced(self._head.weight.device.type, layout.dtype):
             self._head = FewRowsLinear(self._head.weight.detach(), self._head.bias)
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])

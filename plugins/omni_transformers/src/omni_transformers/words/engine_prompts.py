@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from omni_core.api import ARRequest, ContentSpan, ForwardBatch
 from omni_torch.api import prompt_runs
-from omni_transformers.words.engine_model import EngineModel
+from omni_transformers.words.engine_model import Decoder
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
 """Inputs that a prompt of text has."""
@@ -46,6 +46,19 @@ class Prompt:
     visual: torch.Tensor | None = None
     deep: list[torch.Tensor] = field(factory=list)
 
+    def packed(self) -> dict[str, Any]:
+        """Return it as plain data, which may travel to another process."""
+        fields = asdict(self, recurse=False)
+        return fields | {"content": [(each.start, each.end, each.digest) for each in self.content]}
+
+    @classmethod
+    def unpacked(cls, fields: dict[str, Any], device: torch.device) -> Prompt:
+        """Return the prompt of what :meth:`packed` returned, its embeddings on a device."""
+        embeds, visual = (None if (each := fields[name]) is None else each.to(device) for name in ("embeds", "visual"))
+        deep = [each.to(device) for each in fields["deep"]]
+        content = [ContentSpan(*each) for each in fields["content"]]
+        return cls(**{**fields, "embeds": embeds, "visual": visual, "deep": deep, "content": content})
+
 
 class _Reached(Exception):
     """The decoder was called."""
@@ -59,8 +72,8 @@ def _stop(given: dict[str, Any]) -> Any:
 
 
 @torch.inference_mode()
-def captured(model: EngineModel, inputs: dict[str, Any]) -> Prompt:
-    """Return the prompt that a model makes of the inputs of its forward, which have a batch of one.
+def captured(decoder: Decoder, inputs: dict[str, Any]) -> Prompt:
+    """Return the prompt that a decoder's model makes of the inputs of its forward, which have a batch of one.
 
     Raises:
         RuntimeError: its decoder gets something that the engine has no place for.
@@ -69,8 +82,8 @@ def captured(model: EngineModel, inputs: dict[str, Any]) -> Prompt:
     if not set(inputs) - _PLAIN:
         return Prompt(ids)
     try:
-        with model.decoder.instead(_stop):
-            model.model(**inputs, use_cache=False)
+        with decoder.instead(_stop):
+            decoder.model(**inputs, use_cache=False)
     except _Reached as reached:
         given = {name: each for name, each in reached.given.items() if each is not None}
     if "inputs_embeds" not in given:  # it has merged nothing
@@ -85,7 +98,7 @@ def captured(model: EngineModel, inputs: dict[str, Any]) -> Prompt:
     positions, delta = _positions(given.get("position_ids"), len(embeds))
     own = None
     if len(embeds) == len(ids):
-        own = model.embed(inputs["input_ids"][0].clamp(min=0))
+        own = decoder.model.get_input_embeddings()(inputs["input_ids"][0].clamp(min=0))
     else:
         ids = [-1] * len(embeds)
     content = [*_content(embeds, own, visual, deep or [])]
