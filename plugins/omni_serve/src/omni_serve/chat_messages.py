@@ -29,7 +29,7 @@ _MEDIA = {
 _EMPTY = ("type", "annotations", "logprobs", "prompt_cache_breakpoint")
 """Keys of parts that say nothing to a model."""
 
-_KEYS = ("role", "content", "audio", "tool_calls", "tool_call_id", "refusal", "annotations")
+_KEYS = ("role", "content", "audio", "tool_calls", "tool_call_id", "refusal", "annotations", "reasoning_content")
 
 
 class ChatMessages:
@@ -61,6 +61,8 @@ class ChatMessages:
         if (audio := message.get("audio")) is not None:
             content = self._spoken(audio, f"{where}.audio")
         made: dict[str, Any] = {"role": ROLES[role], "content": content}
+        if isinstance(thoughts := message.get("reasoning_content"), str) and thoughts and role == "assistant":
+            made["reasoning_content"] = thoughts
         if (calls := message.get("tool_calls")) and role != "assistant":
             raise invalid(f"{where}.tool_calls: only the assistant's messages have them", f"{where}.tool_calls")
         if calls is not None:
