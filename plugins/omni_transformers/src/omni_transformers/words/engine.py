@@ -24,11 +24,10 @@ from omni_core.api import (
     RandomStream,
     Scheduler,
     StagePayload,
-    TextChunk,
     TextResult,
 )
 from omni_media.api import Limits
-from omni_torch.api import ARModelRunner, EngineScheduler, StopStrings, sampling_from, text_decoder
+from omni_torch.api import ARModelRunner, EngineScheduler, StopStrings, sampling_from
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
@@ -37,8 +36,12 @@ from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
+from omni_transformers.words.forms import Form, form_of
+from omni_transformers.words.pieces import Pieces
 from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.replies import Replies, chunks_of
 from omni_transformers.words.steps import create_writer, placed
+from omni_transformers.words.thoughts import Told
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +149,10 @@ def create_answer(
     most = context_of(model.model)
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
-    defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
+    source, tokenizer = read(model_path), _tokenizer(load_processor(model_path))
+    defaults = defaults_of(source.generation, max_new_tokens=1024)
     return EngineScheduler(
-        Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
+        Answers(model, tokenizer, defaults, device, Replies(tokenizer, form_of(source.folder))),
         max_running=32 if max_running is None else max_running,
         max_batch_tokens=max_batch_tokens,
         chunk_size=chunk_size,
@@ -167,14 +171,15 @@ class _Answer:
 
     prompt: Prompt
     stops: StopStrings
-    step: Callable[[int], str | None]
+    step: Pieces
+    told: Told
     sent: int = 0
     fed: int = field(default=0)
 
     def feed(self, ids: list[int]) -> bool:
         """Add the text of new ids; return True once it has a stop string."""
         for token in ids[self.fed :]:
-            self.stops.feed(self.step(token) or "")
+            self.stops.feed(self.step(token))
         self.fed = len(ids)
         return self.stops.end is not None
 
@@ -185,12 +190,21 @@ class Answers(ARModelRunner):
     Args:
         tokenizer: of the checkpoint.
         defaults: of the parameters that a request does not give.
+        replies: reads them; by default as texts.
     """
 
     model: EngineModel
 
-    def __init__(self, model: EngineModel, tokenizer: Any, defaults: dict[str, Any], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        model: EngineModel,
+        tokenizer: Any,
+        defaults: dict[str, Any],
+        device: str = "cpu",
+        replies: Replies | None = None,
+    ) -> None:
         super().__init__(model, device)
+        self._replies = replies or Replies(tokenizer, Form())
         self._tokenizer, self._defaults = tokenizer, defaults
         generation = model.model.generation_config or GenerationConfig.from_model_config(model.model.config)
         ends = generation.eos_token_id
@@ -211,7 +225,9 @@ class Answers(ARModelRunner):
             request=payload.request.without_inputs(),
             sampling=sampling,
             random=RandomStream(sampling.seed),
-            state=_Answer(payload.data, stops, text_decoder(self._tokenizer.backend_tokenizer)),
+            state=_Answer(
+                payload.data, stops, Pieces(self._tokenizer, self._replies.marks), self._replies.begin(payload.data.ids)
+            ),
         )
 
     def before_forward(self, batch: ForwardBatch) -> None:
@@ -225,15 +241,18 @@ class Answers(ARModelRunner):
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         answer: _Answer = request.state
         stops = answer.stops
-        if request.finish_reason is not None:  # what is still incomplete is a replacement mark in the text of all ids
-            whole = self._tokenizer.backend_tokenizer.decode(request.output_ids, skip_special_tokens=True)
-            stops.feed(whole[len(stops.text) :])
+        if request.finish_reason is not None:
+            stops.feed(answer.step.rest())
         end = stops.end if stops.end is not None else stops.safe if request.finish_reason is None else len(stops.text)
-        if end > answer.sent:
-            yield OutgoingMessage(request.request_id, "stream", TextChunk(stops.text[answer.sent : end]))
-            answer.sent = end
+        parts = answer.told.read(stops.text[answer.sent : max(end, answer.sent)])
+        parts += answer.told.read("", last=True) if request.finish_reason is not None else []
+        answer.sent = max(end, answer.sent)
+        for chunk in chunks_of(parts):
+            yield OutgoingMessage(request.request_id, "stream", chunk)
 
     def result(self, request: ARRequest) -> TextResult:
         usage = {"prompt_tokens": len(request.prompt_ids), "completion_tokens": len(request.output_ids)}
-        text = request.state.stops.text[: request.state.sent]
-        return TextResult(text, list(request.output_ids), request.finish_reason or "stop", usage)
+        told: Told = request.state.told
+        usage |= {"reasoning_tokens": told.tokens} if told.thoughts else {}
+        reason = request.finish_reason or "stop"
+        return TextResult(told.text, list(request.output_ids), reason, usage, reasoning=told.thoughts)

@@ -12,6 +12,7 @@ from transformers import BatchFeature
 from omni_core.api import InvalidRequestError, OmniRequest
 from omni_media.api import LIMITS, Limits
 from omni_transformers.checkpoints import first_line
+from omni_transformers.words.forms import VARIABLES
 from omni_transformers.words.messages import Conversation, read_messages
 from omni_transformers.words.recordings import check_heard
 
@@ -72,7 +73,8 @@ class Prompts:
         """
         from omni_transformers.words.adapters import NEEDS, PROMPTS
 
-        conversation = read_messages(request.inputs, self.kinds, self.processor, self.limits)
+        variables = {name: request.params[name] for name in VARIABLES if name in request.params}
+        conversation = read_messages(request.inputs, self.kinds, self.processor, self.limits, variables)
         needed = NEEDS.get(self.architecture)
         if needed is not None and needed not in conversation.kinds():
             raise InvalidRequestError(f"messages: this model writes of {_NAMES[needed]}; there is none")
@@ -105,6 +107,7 @@ class Prompts:
         """Return the inputs by the chat template. ``named``: variables of the template."""
         in_parts = self._parts and (conversation.media or hasattr(self.processor, "tokenizer"))
         messages = conversation.in_parts() if in_parts else conversation.in_strings(self.placeholder)
+        named = conversation.variables | named
         spelled = self.spelled(conversation)
         if spelled and conversation.media and not in_parts:
             raise self.refusal(spelled)
