@@ -81,8 +81,9 @@ class Prompts:
             )
         except (TemplateSyntaxError, SecurityError) as error:
             line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+            problem = first_line(error).rstrip(".")
             raise ConfigError(
-                f"{name}: its chat template is broken{line}: {first_line(error)}; mend it (chat_template.jinja, or chat_template in "
+                f"{name}: its chat template is broken{line}: {problem}; mend it (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json), or download the checkpoint again"
             ) from error
         except Exception as error:
