@@ -42,6 +42,7 @@ INTERFACE = Interface(
     sample_rate=RATE,
     tool_format="tagged-json",
     tool_choice=True,
+    reasoning=True,
     reference_text=True,
     prompts={"transcription": "Write down what is said.", "speech": "{text}"},
     warmup=[{"inputs": {"messages": [{"role": "user", "content": "warm"}]}, "modalities": ["text"]}],
@@ -65,6 +66,8 @@ def understand(payload: StagePayload) -> dict[str, Any]:
     texts, media = [], []
     for message in inputs["messages"]:
         content = message["content"]
+        if thoughts := message.get("reasoning_content"):
+            texts.append(("thought", thoughts))
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
             if part["type"] == "text":
                 texts.append((message["role"], part["text"]))

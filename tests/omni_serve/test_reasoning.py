@@ -8,6 +8,8 @@ import httpx2
 import openai
 import pytest
 
+from omni_serve.response_items import Items
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 THINK: Any = {"chat_template_kwargs": {"enable_thinking": True}}
@@ -50,11 +52,28 @@ async def test_a_response(client: openai.AsyncOpenAI) -> None:
     final: Any = events[-1]
     thought, message = final.response.output
     assert (thought.type, thought.content[0].text, message.content[0].text) == ("reasoning", "I am asked", "one")
-    again = await client.responses.create(
-        model="tones", input=[*final.response.output, {"role": "user", "content": "x"}]
-    )
-    assert again.output_text == "x"
+    history = [*final.response.output, {"role": "user", "content": "history"}]
+    again = await client.responses.create(model="tones", input=history)
+    assert again.output_text == "thought=I am asked assistant=one"
     assert [each.type for each in again.output] == ["message"]
+
+
+async def test_thoughts_that_come_back(client: openai.AsyncOpenAI, http: httpx2.AsyncClient) -> None:
+    before = {"role": "assistant", "content": "one", "reasoning_content": "Hm"}
+    messages = [before, {"role": "user", "content": "history"}]
+    answer = await http.post("/v1/chat/completions", json={"model": "tones", "messages": messages})
+    assert answer.json()["choices"][0]["message"]["content"] == "thought=Hm assistant=one"
+    assert "x-omni-ignored" not in answer.headers
+    items: Any = [
+        {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+        {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "here"},
+        {"role": "user", "content": "history"},
+    ]
+    response = await client.responses.create(model="tones", input=items)
+    assert response.output_text.startswith("thought=Hm")
+    unread = Items.read(items, None, lambda name: None, 0)
+    assert not any("reasoning_content" in each for each in unread.messages)
 
 
 async def test_variables_of_the_template_that_are_none(http: httpx2.AsyncClient) -> None:

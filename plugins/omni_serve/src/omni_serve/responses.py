@@ -73,7 +73,9 @@ async def create_response(request: Request) -> Response:
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
     owner, most = key_of(request).name, server.settings.limits.text_characters
-    items = Items.read(asked.input, asked.instructions, lambda name: server.items.find(name, owner), most)
+    items = Items.read(
+        asked.input, asked.instructions, lambda name: server.items.find(name, owner), most, server.interface.reasoning
+    )
     if not items.messages:
         raise invalid("input: there is nothing to answer", "input", "invalid_value")
     extra = dict(asked.model_extra or {})
