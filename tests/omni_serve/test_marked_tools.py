@@ -53,7 +53,10 @@ OTHERS = {
     ],
     "gemma": ["<|tool_call>" + GEMMA.replace("<escape>", '<|"|>') + "<tool_call|>"],
     "deepseek": [f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>look_up\n```json\n{JSON}\n```<｜tool▁call▁end｜>"],
-    "harmony": [f"<|start|>assistant to=functions.look_up<|channel|>commentary json<|message|>{JSON}<|call|>"],
+    "harmony": [
+        f"<|start|>assistant<|channel|>commentary to=functions.look_up <|constrain|>json<|message|>{JSON}<|call|>",
+        f"<|start|>assistant to=functions.look_up<|channel|>commentary json<|message|>{JSON}<|call|>",
+    ],
 }
 ENDED = {"qwen-xml", "glm-xml", "gemma", "deepseek", "harmony"}
 

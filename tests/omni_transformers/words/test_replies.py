@@ -97,7 +97,9 @@ def test_the_form_is_found_in_the_chat_template(
 
 
 def test_variables_of_the_template_are_parameters(tmp_path: Path) -> None:
-    template = "{{ messages[0].content }}{% if not enable_thinking %}!{% endif %}{{ reasoning_effort }}>"
+    template = (
+        "{# message.thinking #}{{ messages[0].content }}{% if not enable_thinking %}!{% endif %}{{ reasoning_effort }}>"
+    )
     folder = save_scripted(tmp_path, template, ">", ["x"])
     assert [each.name for each in interface(read(str(folder))).params] == ["enable_thinking", "reasoning_effort"]
     prompts = Prompts(load_processor(str(folder)), ["text"])
@@ -108,3 +110,10 @@ def test_variables_of_the_template_are_parameters(tmp_path: Path) -> None:
         return text
 
     assert [prompt(), prompt(enable_thinking=True, reasoning_effort="low")] == ["Hi!>", "Hilow>"]
+
+
+def test_thinking_is_a_variable_of_some_templates(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% if not thinking is defined %}{% set thinking = false %}{% endif %}"
+    )
+    assert [each.name for each in form_of(tmp_path).variables] == ["thinking"]

@@ -47,17 +47,18 @@ _MARKS = {
     "llama-json": ["<|python_tag|>"],
 }
 
-_VARIABLES = (
-    Parameter("enable_thinking", "boolean", "think before the answer"),
-    Parameter(
+_VARIABLES = {
+    r"\benable_thinking\b": Parameter("enable_thinking", "boolean", "think before the answer"),
+    r"\b(?:if|if not|set) thinking\b": Parameter("thinking", "boolean", "think before the answer"),
+    r"\breasoning_effort\b": Parameter(
         "reasoning_effort",
         "string",
         "how long it thinks before the answer",
         choices=["none", "minimal", "low", "medium", "high", "xhigh"],
     ),
-)
+}
 
-VARIABLES = tuple(each.name for each in _VARIABLES)
+VARIABLES = tuple(each.name for each in _VARIABLES.values())
 """Variables of chat templates that a request may set, where the template has them."""
 
 
@@ -87,7 +88,7 @@ def form_of(folder: Path) -> Form:
         ConfigError: its chat templates cannot be read.
     """
     text = " ".join(read_templates(folder).values())
-    variables = tuple(each for each in _VARIABLES if re.search(rf"\b{each.name}\b", text))
+    variables = tuple(each for pattern, each in _VARIABLES.items() if re.search(pattern, text))
     takes_tools = "tools" in text
     path = folder / "tokenizer_config.json"
     if path.exists() and isinstance(read_json(path).get("response_template"), dict):
