@@ -77,17 +77,22 @@ class Ended(Marked):
 
     ends: ClassVar[tuple[str, ...]] = ()
 
+    _seen: int = field(default=0, init=False)  # characters of an open call in which no end begins
+
     @abstractmethod
     def call(self, text: str, whole: str) -> ToolCall | None:
         """Return the call that the text between the marks is. ``whole``: with the marks."""
 
     def span(self, text: str, *, last: bool) -> tuple[int, list[ToolCall]] | None:
-        end = re.search("|".join(map(re.escape, self.ends)), text)
-        if end is None and not last:
+        found = [(at, each) for each in self.ends if (at := text.find(each, self._seen)) >= 0]
+        if not found and not last:
+            self._seen = max(0, len(text) - max(map(len, self.ends)) + 1)
             return None
+        self._seen = 0
         begin = next(each for each in self.marks if text.startswith(each))
-        inner, length = (text[len(begin) :], len(text)) if end is None else (text[len(begin) : end.start()], end.end())
-        call = self.call(inner, text[:length])
+        at, end = min(found, default=(len(text), ""))
+        length = at + len(end)
+        call = self.call(text[len(begin) : at], text[:length])
         return length, [] if call is None else [call]
 
 
@@ -101,12 +106,13 @@ class _Tagged(Ended):
     argument: ClassVar[re.Pattern[str]]
 
     def call(self, text: str, whole: str) -> ToolCall | None:
-        head = self.head.fullmatch(text)
-        if head is None or self.argument.sub("", head[2]).strip():
+        head = self.head.match(text)
+        if head is None:
             return None
-        return made_call(
-            head[1], dict(self._argument(head[1], *each) for each in self.argument.findall(head[2])), whole
-        )
+        inner = text[head.end() :].rstrip().removesuffix("</function>")
+        if self.argument.sub("", inner).strip():
+            return None
+        return made_call(head[1], dict(self._argument(head[1], *each) for each in self.argument.findall(inner)), whole)
 
     def _argument(self, tool: str, name: str, text: str) -> tuple[str, Any]:
         name = name.strip()
@@ -120,14 +126,14 @@ class _Tagged(Ended):
 class QwenXml(_Tagged):
     """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>``: Qwen3-Coder, Qwen3.5."""
 
-    head = re.compile(rf"\s*<function=({_NAME})>(.*?)(?:</function>)?\s*", re.DOTALL)
+    head = re.compile(rf"\s*<function=({_NAME})>")
     argument = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
 
 class GlmXml(_Tagged):
     """``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>``: GLM 4.5 and later."""
 
-    head = re.compile(rf"\s*({_NAME})\s*((?:<arg_key>.*)?)", re.DOTALL)
+    head = re.compile(rf"\s*({_NAME})\s*(?=<arg_key>|\Z)")
     argument = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
