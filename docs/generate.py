@@ -114,6 +114,7 @@ CONTRACTS = {
         "omni_core.protocol.messages:StagePayload",
         "omni_core.protocol.messages:text_of",
         "omni_core.protocol.outputs:TextChunk",
+        "omni_core.protocol.outputs:ReasoningChunk",
         "omni_core.protocol.outputs:AudioChunk",
         "omni_core.protocol.outputs:TextResult",
         "omni_core.protocol.outputs:AudioResult",

@@ -14,7 +14,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import InvalidRequestError
 from omni_core.interface import SPEECH, TEXT, Interface, Parameter, ParameterGroup
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_core.protocol.outputs import AudioChunk, AudioResult, ReasoningChunk, TextChunk, TextResult
 
 RATE = 24_000
 
@@ -32,6 +32,7 @@ INTERFACE = Interface(
         ParameterGroup("writer", TEXT, "text", _SAMPLING),
         ParameterGroup("speaker", SPEECH, "speech", _SAMPLING[:1]),
     ],
+    params=[Parameter("enable_thinking", "boolean", "it thinks first")],
     metadata=[
         Parameter("speaker", "string", "the voice", choices=["low", "high"]),
         Parameter("use_audio_in_video", "boolean", "sound of videos", False),
@@ -41,6 +42,7 @@ INTERFACE = Interface(
     sample_rate=RATE,
     tool_format="tagged-json",
     tool_choice=True,
+    reasoning=True,
     reference_text=True,
     prompts={"transcription": "Write down what is said.", "speech": "{text}"},
     warmup=[{"inputs": {"messages": [{"role": "user", "content": "warm"}]}, "modalities": ["text"]}],
@@ -64,6 +66,8 @@ def understand(payload: StagePayload) -> dict[str, Any]:
     texts, media = [], []
     for message in inputs["messages"]:
         content = message["content"]
+        if thoughts := message.get("reasoning_content"):
+            texts.append(("thought", thoughts))
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
             if part["type"] == "text":
                 texts.append((message["role"], part["text"]))
@@ -113,6 +117,9 @@ def write(payload: StagePayload) -> Generator[TextChunk, None, TextResult]:
     most = params.get("max_new_tokens", 1000)
     said, pause = "", payload.request.metadata.get("pause", 0.0)
     reason = "stop" if len(words) <= most else "length"
+    thoughts = ["I am ", "asked"] if payload.request.params.get("enable_thinking") else []
+    for thought in thoughts:
+        yield ReasoningChunk(thought)
     for index, word in enumerate(words[:most]):
         piece = word if not index else f" {word}"
         if any(stop in said + piece for stop in params.get("stop", ())):
@@ -124,7 +131,9 @@ def write(payload: StagePayload) -> Generator[TextChunk, None, TextResult]:
         said += piece
         yield TextChunk(piece)
     usage = {"prompt_tokens": payload.data["prompt_tokens"], "completion_tokens": len(words[:most])}
-    return TextResult(said, [], reason, usage)
+    if thoughts:
+        usage["reasoning_tokens"] = len(thoughts)
+    return TextResult(said, [], reason, usage, reasoning="".join(thoughts))
 
 
 def tone(word: str, speaker: str | None = None) -> np.ndarray:

@@ -23,6 +23,7 @@ from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import ReasoningChunk
 from omni_core.scheduling.base import IncomingMessage
 from omni_fish_s2.config import read_config
 from omni_fish_s2.pipeline import speech_stages
@@ -119,7 +120,13 @@ async def test_it_is_the_speech_of_the_whole_text(client: AsyncPipe, tiny: dict[
     codes = expected(tiny["b"], TURNS)
     letters, words = list(TEXT), [f"{word} " for word in TEXT.split(" ")]
     words[-1] = words[-1].rstrip()
-    requests = [written([TEXT]), written(letters), written(words, 0.002), written([TEXT[:70], TEXT[70:]], 0.3)]
+    thoughts = ReasoningChunk("I wonder.")
+    requests = [
+        written([thoughts, TEXT]),
+        written(letters),
+        written(words, 0.002),
+        written([TEXT[:70], TEXT[70:]], 0.3),
+    ]
     for request in requests:
         answer = (await client.submit(request))["vocoder"]
         assert np.array_equal(answer.codes, codes)

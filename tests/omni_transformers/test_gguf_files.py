@@ -14,6 +14,7 @@ from tiny_transformers.driving import replies, running, say
 from transformers import AutoTokenizer
 
 from omni_core.api import ConfigError
+from omni_core.client.source import source_class
 from omni_torch.api import Int4WeightLinear, Int8GroupsLinear
 from omni_torch.operations.installed_kernels import install
 from omni_transformers.gguf_files import folder_of
@@ -147,3 +148,11 @@ def test_what_is_no_gguf_file_is_named(tmp_path: Path) -> None:
         folder_of(str(tmp_path / "text.gguf"))
     with pytest.raises(ConfigError, match=r"missing\.gguf cannot be read"):
         folder_of(str(tmp_path / "missing.gguf"))
+
+
+def test_a_file_alone_names_its_pipeline(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write(path, "Q8_0")
+    config = source_class()(str(path)).resolve().config
+    assert (config.name, config.model_path) == ("tiny", str(path))
+    assert [each.name for each in config.stages] == ["prepare", "answer"]

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         AudioResult,
         ImageChunk,
         ImageResult,
+        ReasoningChunk,
         Segment,
         TextChunk,
         TextResult,
@@ -132,8 +133,8 @@ __all__ = [
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
     # Requests and what stages answer
-    "OmniRequest", "StagePayload", "text_of", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "Segment",
-    "SentenceCutter", "TextChunk", "TextResult", "Transcript", "TranscriptChunk", "Word",
+    "OmniRequest", "StagePayload", "text_of", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "ReasoningChunk",
+    "Segment", "SentenceCutter", "TextChunk", "TextResult", "Transcript", "TranscriptChunk", "Word",
     # Errors, and values in their messages
     "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
     "RelayCapacityError", "RelayError", "RelayFullError", "RequestAbortedError", "RequestFailedError",
@@ -191,7 +192,8 @@ _HOMES = {
     "omni_core.processes.process": "SupervisedProcess",
     "omni_core.protocol.messages": "OmniRequest StagePayload text_of",
     "omni_core.protocol.outputs": (
-        "AudioChunk AudioResult ImageChunk ImageResult Segment TextChunk TextResult Transcript TranscriptChunk Word"
+        "AudioChunk AudioResult ImageChunk ImageResult ReasoningChunk Segment TextChunk TextResult Transcript "
+        "TranscriptChunk Word"
     ),
     "omni_core.protocol.sentences": "SentenceCutter",
     "omni_core.protocol.specs": "ProcessSpec",

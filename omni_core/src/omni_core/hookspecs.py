@@ -151,6 +151,7 @@ class PipelineComponent(Component):
         fallback: ``(folder) -> str | None``: claims a checkpoint whose architecture is in no installed pipeline's ``architectures``, nor in
             those of a known distribution that could be installed. ``None``: it can run the one in this folder; a text says why not. It
             reads the config alone, and imports neither torch nor transformers.
+        files: ends of the names of files each of which is a checkpoint that it runs: ``omni run FILE`` finds it by them.
         interface: what it offers: request parameters, modalities, voices. The config gets it where the target sets none.
         interface_from: ``(path) -> Interface``: what it offers on one checkpoint, read from the config in its folder (of a hub id only that
             file may be there), or from the file that was named as the model. It is used in place of ``interface`` where the model is
@@ -165,6 +166,7 @@ class PipelineComponent(Component):
     default_model: Reference | None = field(default=None, kw_only=True)
     architectures: tuple[str, ...] = field(default=(), kw_only=True)
     fallback: Reference | None = field(default=None, kw_only=True)
+    files: tuple[str, ...] = field(default=(), kw_only=True)
     interface: Interface | None = field(default=None, kw_only=True)
     interface_from: Reference | None = field(default=None, kw_only=True)
     config_folder_fn: Reference | None = field(default=None, kw_only=True)

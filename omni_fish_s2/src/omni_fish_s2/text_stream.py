@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define
 
-from omni_core.api import OmniRequest, RequestTooLargeError, StreamingScheduler, TextChunk
+from omni_core.api import OmniRequest, ReasoningChunk, RequestTooLargeError, StreamingScheduler, TextChunk
 from omni_fish_s2.preprocessing import Preprocessor
 from omni_fish_s2.sampling import speech_sampling
 from omni_fish_s2.text import TextCutter
@@ -45,6 +45,8 @@ class TextStreamScheduler(StreamingScheduler[_Writing]):
         return _Writing(request_id, cutter, self._preprocessor.speaker(given))
 
     def on_chunk(self, state: _Writing, chunk: Any, metadata: dict[str, Any] | None) -> None:
+        if isinstance(chunk, ReasoningChunk):
+            return  # nobody says what is thought only
         text = chunk.text if isinstance(chunk, TextChunk) else chunk
         if not isinstance(text, str):
             raise TypeError(f"a chunk of text to speak must be str or TextChunk, is {type(text).__name__}")

@@ -205,6 +205,27 @@ def test_the_advice_is_what_the_plugins_declare() -> None:
     assert distribution_for([]) is None
 
 
+def test_a_file_finds_the_pipeline_that_claims_its_ending(installed: list[PluginRecord], tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toy"
+    file.touch()
+    assert "is neither a pipeline nor a folder" in refusal(str(file), PluginError)
+    toy = evolve(OTHER, name="toy", files=(".toy",))
+    installed.append(record("three", toy))
+    assert LayeredSource(str(file)).resolve().config.model_path == str(file)
+    missing = refusal(str(tmp_path / "missing.toy"))
+    assert missing.endswith("missing.toy: there is no such file")
+    installed.append(record("four", evolve(toy, name="again")))
+    assert f"choose one: omni run toy --model {file} or omni run again --model {file}" in refusal(str(file))
+
+
+def test_a_file_that_a_known_distribution_runs_names_it(installed: list[PluginRecord], tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.touch()
+    assert refusal(str(file), PluginError).endswith(
+        "it is run by omni-transformers, which is not installed: pip install omni-transformers"
+    )
+
+
 def test_a_voice_of_the_checkpoint_is_checked_at_admission(installed: list[PluginRecord], tmp_path: Path) -> None:
     interface = LayeredSource(checkpoint(tmp_path / "model", CONFIG)).interface()
     assert interface is not None

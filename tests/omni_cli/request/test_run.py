@@ -100,6 +100,11 @@ def test_one_reply_in_text_and_sound(pipeline: Path, tmp_path: Path) -> None:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (8000, 1, 2, 8000)
 
 
+def test_speech_that_is_not_kept_is_told(pipeline: Path) -> None:
+    answer = started(pipeline, "run", str(pipeline), "hello")
+    assert "1.00 s of speech at 8000 Hz; --out speech.wav keeps it." in answer.stderr.splitlines()
+
+
 def test_a_message_from_standard_input_and_speech_to_standard_output(pipeline: Path) -> None:
     answer = subprocess.run(
         command("run", str(pipeline), "--out", "-"),

@@ -7,7 +7,15 @@ import numpy as np
 from omni_core.client.replies import AudioPiece, Collector, TextPiece, TranscriptPiece
 from omni_core.coordinator import StreamEvent
 from omni_core.interface import Interface
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult, Transcript, TranscriptChunk
+from omni_core.protocol.outputs import (
+    AudioChunk,
+    AudioResult,
+    ReasoningChunk,
+    TextChunk,
+    TextResult,
+    Transcript,
+    TranscriptChunk,
+)
 
 
 def collected(*events: StreamEvent, interface: Interface | None = None) -> tuple[list[list[object]], Collector]:
@@ -48,6 +56,16 @@ def test_what_was_streamed_is_not_repeated_by_the_result() -> None:
     )
     assert pieces == [[TextPiece("hi")], []]
     assert collector.reply().text == "hi"
+
+
+def test_what_the_model_thinks_is_no_text() -> None:
+    pieces, collector = collected(
+        StreamEvent("a", ReasoningChunk("hm"), final=False),
+        StreamEvent("a", TextResult("hi", reasoning="hm"), final=True),
+    )
+    assert pieces == [[], [TextPiece("hi")]]
+    assert (collector.reply().text, collector.reply().reasoning) == ("hi", "hm")
+    assert collected()[1].reply().reasoning == ""
 
 
 def test_other_results_are_found_by_their_role_else_their_stage() -> None:

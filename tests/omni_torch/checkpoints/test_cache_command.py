@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints import weight_cache
 from omni_torch.checkpoints.cache_command import cache
+from omni_torch.checkpoints.folders import origin_of, written_once
 from omni_torch.checkpoints.weight_files import write_tensors
 
 
@@ -48,11 +50,28 @@ def test_files_are_listed_with_what_they_are_of(folder: Path) -> None:
     assert listed["bound"] == 3 << 29
 
 
+def test_folders_made_from_files_are_listed_and_removed(folder: Path) -> None:
+    def write(made: Path) -> None:
+        (made / "config.json").write_text("{}")
+
+    made = Path(written_once("gguf-tiny-1", write, origin=Path("/models/tiny.gguf")))
+    other = Path(written_once("other", write))
+    assert any(
+        each.startswith("gguf-tiny-1") and each.endswith("made from /models/tiny.gguf") for each in run().splitlines()
+    )
+    assert [each["file"] for each in json.loads(run("--json"))["made"]] == ["/models/tiny.gguf"]
+    assert (origin_of(made), origin_of(other)) == (Path("/models/tiny.gguf"), None)
+    elsewhere = shutil.copytree(made, folder.parent.parent / "checkpoint")
+    assert origin_of(elsewhere) is None, "what a checkpoint brings is not read"
+    assert run("clear", "gguf").startswith("removed 1,")
+    assert (made.exists(), other.exists(), len(list(folder.iterdir()))) == (False, True, 2)
+
+
 def test_files_are_removed_by_name_or_all(folder: Path) -> None:
     (folder / "writing-x").write_bytes(b"of a process that was killed")
-    assert run("clear", "aa") == "removed 1 files, 0 MiB\n"
+    assert run("clear", "aa") == "removed 1, 0 MiB\n"
     assert {each.name for each in folder.iterdir()} == {"bbb.safetensors", "writing-x"}
-    with pytest.raises(ConfigError, match="zzz: no prepared weights have this name"):
+    with pytest.raises(ConfigError, match="zzz: nothing in the cache has this name"):
         run("clear", "zzz")
     run("clear")
     assert not list(folder.iterdir())

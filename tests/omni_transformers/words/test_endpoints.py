@@ -18,6 +18,7 @@ import soundfile
 from omni_serve_clients import http_client
 from PIL import Image
 from tiny_transformers import checkpoint, examples, listeners, seers
+from tiny_transformers.scripted import save_scripted
 
 from omni_core import open_async
 from omni_serve import Settings, create_app
@@ -75,6 +76,23 @@ async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
         picture: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
         with pytest.raises(openai.BadRequestError, match="image"):
             await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [picture]}])
+
+
+async def test_thoughts_and_calls_of_tools(tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}{# </think> #}>"
+    call = ["<tool_call>", '{"name": "look",', ' "arguments": {}}', "</tool_call>"]
+    tool: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    asked: Any = [{"role": "user", "content": "Hi"}]
+    async with served(save_scripted(tmp_path, template, ">", ["<think>", "Hm", "</think>", "So:", *call])) as client:
+        answer = await client.chat.completions.create(model="tiny", messages=asked, tools=[tool])
+        stream = await client.chat.completions.create(model="tiny", messages=asked, tools=[tool], stream=True)
+        deltas = [each.choices[0].delta async for each in stream]
+    message = answer.choices[0].message
+    assert (message.content, message.model_extra) == ("So:", {"reasoning_content": "Hm"})
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert [each.function.name for each in message.tool_calls or ()] == ["look"]  # type: ignore[union-attr]
+    assert "".join(each.content or "" for each in deltas) == "So:"
+    assert [each.model_extra["reasoning_content"] for each in deltas if each.model_extra] == ["Hm"]
 
 
 @pytest.mark.full

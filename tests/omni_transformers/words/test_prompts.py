@@ -13,6 +13,7 @@ import pytest
 import torch
 from tiny_transformers import checkpoint, examples, listeners, omnis, seers, writers
 from tiny_transformers.driving import say
+from tiny_transformers.scripted import save_scripted
 from tiny_transformers.tiny import tokenizer_of
 
 from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
@@ -21,8 +22,10 @@ from omni_transformers.architectures import REFUSED, table
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import interface
+from omni_transformers.words.engine import create_prepare
 from omni_transformers.words.messages import read_messages
 from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.steps import create_writer
 
 assert listeners
 assert omnis
@@ -212,3 +215,39 @@ def test_a_conversation_without_a_text_is_refused_where_it_makes_none() -> None:
     with pytest.raises(InvalidRequestError, match="non-empty list"):
         prompts("LlamaForCausalLM").inputs(OmniRequest({"messages": []}))
     assert len(prompts("LlamaForCausalLM").inputs(say(""))["input_ids"][0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("Hi\n{% for m in messages %}{{ m.content }}", "line 2: Unexpected end of template"),
+        ("{{ messages | speak }}", "line 1: No filter named 'speak'"),
+        ("{{ messages.__class__.__mro__ }}", "access to attribute '__class__' of 'list' object is unsafe"),
+    ],
+)
+def test_a_broken_chat_template_is_told_at_the_start(tmp_path: Path, template: str, message: str) -> None:
+    folder = save_scripted(tmp_path, template, ">", ["x"])
+    for make in (create_writer, create_prepare):
+        with pytest.raises(ConfigError) as told:
+            make(str(folder))
+        assert message in str(told.value)
+        assert str(told.value).startswith(f"{folder}: its chat template is broken")
+        assert "\n" not in str(told.value)
+
+
+def test_a_template_that_refuses_texts_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = tokenizer_of({})
+    tokenizer.chat_template = "{{ messages[1].content }}"
+    found = Prompts(tokenizer, ["text"])
+    assert "refuses a message that is a text: list object has no element 1" in caplog.text
+    message = {"role": "user", "content": "x"}
+    assert found.tokenizer.decode(found.inputs(OmniRequest({"messages": [message, message]}))["input_ids"][0]) == "x"
+
+
+def test_without_a_template_the_text_of_one_message_is_continued(caplog: pytest.LogCaptureFixture) -> None:
+    name = "GPT2LMHeadModel"
+    assert text_of(name, ids(name, {"role": "user", "content": "Once upon"})) == "Once upon"
+    with pytest.raises(InvalidRequestError, match="no chat template, so that it continues the text of one message"):
+        ids(name, {"role": "system", "content": "Be short"}, {"role": "user", "content": "x"})
+    Prompts(tokenizer_of(None), ["text"], "MambaForCausalLM")
+    assert "has no chat template" in caplog.text

@@ -67,6 +67,7 @@ def reply_document(reply: Reply, audio_file: str | None = None) -> dict[str, Any
         others["transcript"] = asdict(reply.transcript)
     return {
         "text": reply.text,
+        **({"reasoning": reply.reasoning} if reply.reasoning else {}),
         "audio_seconds": seconds_of(reply),
         "audio_file": audio_file,
         "finish_reason": reply.finish_reason,

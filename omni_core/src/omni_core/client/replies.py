@@ -163,6 +163,11 @@ class Reply:
         return self.text
 
     @property
+    def reasoning(self) -> str:
+        """What the model has thought before it answered; empty if it tells none."""
+        return getattr(self.outputs.get("text"), "reasoning", "")
+
+    @property
     def transcript(self) -> Transcript | None:
         """The transcript of the recording, from a pipeline that writes it down; ``None``: from another."""
         found = self.outputs.get("transcript")

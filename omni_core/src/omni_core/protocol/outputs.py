@@ -1,8 +1,8 @@
 """Results and partial results for clients, text, audio, images and transcripts, in one form for every model.
 
-A terminal stage streams :class:`TextChunk`, :class:`AudioChunk`, :class:`ImageChunk` or :class:`TranscriptChunk` and finishes with a
-:class:`TextResult`, an :class:`AudioResult`, an :class:`ImageResult` or a :class:`Transcript`; any other plain data is allowed too and
-passes through as it is.
+A terminal stage streams :class:`TextChunk`, :class:`ReasoningChunk`, :class:`AudioChunk`, :class:`ImageChunk` or
+:class:`TranscriptChunk` and finishes with a :class:`TextResult`, an :class:`AudioResult`, an :class:`ImageResult` or a
+:class:`Transcript`; any other plain data is allowed too and passes through as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,14 @@ from omni_core.protocol.registry import register
 @frozen
 class TextChunk:
     """A piece of text as it was made."""
+
+    text: str
+
+
+@register
+@frozen
+class ReasoningChunk:
+    """A piece of what the model thinks before it answers, which is no part of the answer's text."""
 
     text: str
 
@@ -65,7 +73,8 @@ class AudioChunk:
 @frozen
 class TextResult:
     """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``usage`` counts
-    ``prompt_tokens``, those of them that stand for sound as ``prompt_audio_tokens``, and ``completion_tokens``.
+    ``prompt_tokens``, those of them that stand for sound as ``prompt_audio_tokens``, ``completion_tokens``, and those of them
+    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined.
     """
 
     text: str
@@ -73,6 +82,7 @@ class TextResult:
     finish_reason: str = "stop"
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
+    reasoning: str = ""
 
 
 @register

@@ -41,6 +41,8 @@ def described(component: PipelineComponent) -> Iterator[str]:
         yield f"    checkpoints: {', '.join(component.architectures)}"
     if component.fallback is not None:
         yield "    checkpoints: those that it can run and no other plugin names"
+    if component.files:
+        yield f"    files that are checkpoints: {', '.join(f'*{each}' for each in component.files)}"
     if component.interface_from is not None:
         yield f"    Of a checkpoint it offers: omni run {component.name} --model MODEL --help"
     interface = component.interface

@@ -20,6 +20,7 @@ from omni_core.api import (
     AudioChunk,
     AudioResult,
     OmniRequest,
+    ReasoningChunk,
     RequestAbortedError,
     TextChunk,
     TextResult,
@@ -48,6 +49,12 @@ class Sound:
         return len(self.samples) / self.rate
 
 
+class Thought(str):
+    """A piece of what the model thinks before it answers."""
+
+    __slots__ = ()
+
+
 @define(eq=False)
 class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
@@ -60,6 +67,7 @@ class Call:
         arrived: ``time.perf_counter`` of its arrival.
         usage: tokens by name, as the pipeline counts them.
         transcript: the whole of it, with its times.
+        thinks: true if :meth:`pieces` has :class:`Thought` pieces, too; ``thoughts`` has all of them in any case.
     """
 
     server: Server
@@ -67,6 +75,7 @@ class Call:
     request: OmniRequest
     speech: bool
     transcribes: bool = field(default=False, kw_only=True)
+    thinks: bool = field(default=False, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
     identity: str = field(factory=lambda: secrets.token_hex(16))
@@ -74,6 +83,7 @@ class Call:
     finish_reason: str = "stop"
     notices: list[str] = field(factory=list)
     transcript: Transcript | None = None
+    thoughts: str = ""
     audio_seconds: float = 0.0
     _first_sound: float | None = None
     _last_sound: float = 0.0
@@ -133,7 +143,7 @@ class Call:
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 if isinstance(piece, str):
-                    texts.append(piece)
+                    texts += [] if isinstance(piece, Thought) else [piece]
                 else:
                     sounds.append(piece.samples)
                     rate = piece.rate
@@ -149,6 +159,9 @@ class Call:
             return None
         if isinstance(data, TextChunk | TranscriptChunk):
             return self._text(data.text)
+        if isinstance(data, ReasoningChunk):
+            self.thoughts += data.text
+            return Thought(data.text) if self.thinks and data.text else None
         if isinstance(data, AudioChunk):
             return self._sound(data)
         if isinstance(data, TextResult | Transcript):
@@ -156,6 +169,7 @@ class Call:
             self.finish_reason = data.finish_reason
             self.notices += data.notices
             self.transcript = data if isinstance(data, Transcript) else self.transcript
+            self.thoughts = self.thoughts or getattr(data, "reasoning", "")
             return None if self._wrote else self._text(data.text)
         if isinstance(data, AudioResult):
             self.usage |= data.usage

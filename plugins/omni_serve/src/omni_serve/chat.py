@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from omni_core.api import OmniRequest
 from omni_serve.bodies import Base64, RawRoute, body_of, dumps, media_response, schema
-from omni_serve.calls import Call, Sound
+from omni_serve.calls import Call, Sound, Thought
 from omni_serve.chat_messages import ChatMessages
 from omni_serve.encoders import Encoder, encoder, whole
 from omni_serve.errors import invalid
@@ -136,7 +136,7 @@ class Chat:
         server.apply_session(request, parameters.metadata)
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
         form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
-        call = Call(server, key, omni, speech, body=request.scope["omni.body"], arrived=arrived)
+        call = Call(server, key, omni, speech, thinks=True, body=request.scope["omni.body"], arrived=arrived)
         return cls(server, call, asked.model, form if speech else None, tools.reader() if tools is not None else None)
 
     async def whole(self) -> dict[str, Any]:
@@ -148,6 +148,8 @@ class Chat:
             text = "".join(each for each in found if isinstance(each, str))
             calls = [each for each in found if isinstance(each, ToolCall)]
         message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        if self.call.thoughts:
+            message["reasoning_content"] = self.call.thoughts
         if calls:
             message["tool_calls"] = [each.as_openai() for each in calls]
         if self.format is not None and (text or sounds or not calls):
@@ -196,6 +198,8 @@ class Chat:
                 if isinstance(part, ToolCall):
                     yield chunks.tool(calls, part)
                     calls += 1
+                elif isinstance(part, Thought):
+                    yield chunks.thought(part)
                 elif spoken is not None:
                     if data := spoken.text(part) if isinstance(part, str) else spoken.sound(part):
                         yield data
@@ -213,7 +217,7 @@ class Chat:
         """Yield the pieces of the reply, with the calls read out of its text."""
         async with aclosing(self.call.pieces()) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Sound) or self.reader is None:
+                if isinstance(piece, Sound | Thought) or self.reader is None:
                     yield piece
                 else:
                     for part in self.reader.read(piece):
@@ -288,6 +292,9 @@ class _Chunks:
 
     def content(self, text: str) -> bytes:
         return self.delta('{"content":' + dumps(text) + "}")
+
+    def thought(self, text: str) -> bytes:
+        return self.delta('{"reasoning_content":' + dumps(text) + "}")
 
     def tool(self, index: int, call: ToolCall) -> bytes:
         return b"".join(self.delta(dumps({"tool_calls": [each]})) for each in call_deltas(index, call))

@@ -54,13 +54,17 @@ class ChatMessages:
         if not isinstance(role, str) or role not in ROLES or (role == "tool" and not self._tools):
             roles = [each for each in ROLES if each != "tool" or self._tools]
             raise invalid(f"{where}.role: must be one of {', '.join(roles)}, is {shown(role)}", f"{where}.role")
-        check_fields(message, _KEYS, where)
+        reasoning = ("reasoning_content",) if self._server.interface.reasoning else ()
+        check_fields(message, (*_KEYS, *reasoning), where)
         content = message.get("content")
         if message.get("refusal") and content is None:
             content = message["refusal"]
         if (audio := message.get("audio")) is not None:
             content = self._spoken(audio, f"{where}.audio")
         made: dict[str, Any] = {"role": ROLES[role], "content": content}
+        for name in reasoning:
+            if isinstance(thoughts := message.get(name), str) and thoughts and role == "assistant":
+                made[name] = thoughts
         if (calls := message.get("tool_calls")) and role != "assistant":
             raise invalid(f"{where}.tool_calls: only the assistant's messages have them", f"{where}.tool_calls")
         if calls is not None:

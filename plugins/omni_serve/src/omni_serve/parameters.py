@@ -40,7 +40,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "chat_template_kwargs": ({},),
     "models": (),  # of OpenRouter: no misspelt `model`
     "stop": ([],),
     "task": ("transcribe",),
@@ -68,7 +67,7 @@ _NEEDED = frozenset(
 )
 """Parameters without which an answer would be another one than was asked for, or would lack a part: they are honoured or refused."""
 
-_OF_STAGES, _OF_MEDIA = "stage_sampling", "mm_processor_kwargs"
+_OF_STAGES, _OF_MEDIA, _OF_TEMPLATE = "stage_sampling", "mm_processor_kwargs", "chat_template_kwargs"
 
 _CONTAINERS = ("text", "reasoning", "include")
 """Parameters that hold several: an object's keys, or the texts of a list."""
@@ -130,6 +129,7 @@ class ParameterNames:
         stages = {stage: by_role[role] for role, stage in interface.roles.items() if role in by_role}
         self._group_of = {**by_role, **stages, **{name: name for name in self._groups}}
         plain = interface.plain_group.parameters if interface.plain_group is not None else []
+        self._whole = {name for each in interface.params for name in each.names}
         seeded = any(each.name == SEED for each in interface.params) or any(
             each.name == SEED for group in interface.groups for each in group.parameters
         )
@@ -190,6 +190,8 @@ class ParameterNames:
                 self._stages(value, params)
             elif name == _OF_MEDIA:
                 self._media(value, metadata)
+            elif name == _OF_TEMPLATE:
+                self._template(value, params, given)
             elif name in self._metadata:
                 if name in metadata:
                     raise invalid(f"{name}: given twice, here and in mm_processor_kwargs", name, "invalid_value")
@@ -217,6 +219,17 @@ class ParameterNames:
                     "invalid_value",
                 )
             given.update(group)
+
+    def _template(self, value: Any, params: dict[str, Any], given: Mapping[str, Any]) -> None:
+        """Take the variables of a chat template that are parameters of the whole request, such as ``enable_thinking``."""
+        for name, each in _mapping(value, _OF_TEMPLATE, "a mapping").items():
+            if name not in self._whole:
+                check_unknown(name, self._whole, _OF_TEMPLATE)
+            elif given.get(name, each) not in (None, each):
+                where = f"{_OF_TEMPLATE}.{name}"
+                raise invalid(f"{where}: given twice, here and beside {_OF_TEMPLATE}", where, "invalid_value")
+            elif each is not None:
+                params[name] = each
 
     def _media(self, value: Any, metadata: dict[str, Any]) -> None:
         where = _OF_MEDIA
@@ -262,7 +275,7 @@ def ignore_parameter(
     elif name in neutral:
         ignore(path)
     else:
-        check_unknown(name, [*known, *_NEEDED, *neutral, _OF_STAGES, _OF_MEDIA], where)
+        check_unknown(name, [*known, *_NEEDED, *neutral, _OF_STAGES, _OF_MEDIA, _OF_TEMPLATE], where)
 
 
 def _mapping(value: Any, where: str, title: str) -> Mapping[str, Any]:

@@ -26,22 +26,31 @@ class Items:
     Attributes:
         messages: of the chat.
         places: where each of them is in the response's request.
+        reasoning: the pipeline reads what the model has thought before a message or a call.
     """
 
     messages: list[dict[str, Any]] = field(factory=list)
     places: list[str] = field(factory=list)
+    reasoning: bool = False
+    _thoughts: str = ""
 
     @classmethod
     def read(
-        cls, items: str | Sequence[Any], instructions: str | None, kept: Callable[[str], str | None], most: int
+        cls,
+        items: str | Sequence[Any],
+        instructions: str | None,
+        kept: Callable[[str], str | None],
+        most: int,
+        reasoning: bool = False,
     ) -> Items:
         """Return the messages of a chat. Raises ApiError 400 or 413 that names the item.
 
         Args:
             kept: returns an item of an earlier response as JSON, by its id.
             most: characters of all those items.
+            reasoning: as the attribute.
         """
-        made = cls()
+        made = cls(reasoning=reasoning)
         if instructions:
             made._add("instructions", role="system", content=instructions)
         if isinstance(items, str):
@@ -67,8 +76,10 @@ class Items:
 
     def _item(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or "message"
-        if kind == "reasoning":  # of another model, or of this one: no chat template reads it
-            ignore(where)
+        if kind == "reasoning":
+            self._thoughts = _thoughts(item) if self.reasoning else ""
+            if not self._thoughts:  # of a model that tells a digest, or nobody reads it
+                ignore(where)
             return
         known = {"message": _MESSAGE, "function_call": _CALL, "function_call_output": _OUTPUT}.get(str(kind))
         if known is None:
@@ -77,6 +88,7 @@ class Items:
         check_fields(item, known, where)
         if kind == "message":
             self._add(where, role=item.get("role"), content=_content(item.get("content"), f"{where}.content"))
+            self._think()
             return
         for name in ("call_id", *(("name", "arguments") if kind == "function_call" else ())):
             if not isinstance(item.get(name), str):
@@ -84,8 +96,16 @@ class Items:
         if kind == "function_call_output":
             add_result(self.messages, item["call_id"], _content(item.get("output"), f"{where}.output"))
             self.places.append(where)
-        elif add_call(self.messages, item["call_id"], item["name"], item["arguments"]):
-            self.places.append(where)
+        else:
+            if add_call(self.messages, item["call_id"], item["name"], item["arguments"]):
+                self.places.append(where)
+            self._think()
+
+    def _think(self) -> None:
+        """Give the last message what was thought before it."""
+        if self._thoughts and self.messages[-1].get("role") == "assistant":
+            self.messages[-1].setdefault("reasoning_content", self._thoughts)
+        self._thoughts = ""
 
     def in_their_words(self, error: ApiError) -> ApiError:
         """Return the error of a chat with its place named as in the request of the response."""
@@ -111,6 +131,12 @@ def _referred(item: Mapping[str, Any], where: str, kept: Callable[[str], str | N
         text = "no item of this id is kept (they expire, and `store: false` keeps none); send the item itself instead"
         raise invalid(f"{where}.id: {text}", f"{where}.id", "item_not_found")
     return found
+
+
+def _thoughts(item: Mapping[str, Any]) -> str:
+    parts = item.get("content")
+    texts = [each.get("text") for each in parts if isinstance(each, Mapping)] if isinstance(parts, list) else []
+    return "".join(each for each in texts if isinstance(each, str))
 
 
 def _content(content: Any, where: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_serve.bodies import RawRoute, body_of, json_response, schema
+from omni_serve.calls import Thought
 from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
@@ -72,12 +73,18 @@ async def create_response(request: Request) -> Response:
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
     owner, most = key_of(request).name, server.settings.limits.text_characters
-    items = Items.read(asked.input, asked.instructions, lambda name: server.items.find(name, owner), most)
+    items = Items.read(
+        asked.input, asked.instructions, lambda name: server.items.find(name, owner), most, server.interface.reasoning
+    )
     if not items.messages:
         raise invalid("input: there is nothing to answer", "input", "invalid_value")
+    extra = dict(asked.model_extra or {})
+    if isinstance(reasoning := extra.get("reasoning"), dict) and server.parameters.reads("reasoning_effort"):
+        extra["reasoning"] = {name: value for name, value in reasoning.items() if name != "effort"}
+        extra["reasoning_effort"] = reasoning.get("effort")
     chat_request = ChatRequest.model_validate(
         {
-            **(asked.model_extra or {}),
+            **extra,
             "audio": None,
             "model": asked.model,
             "messages": items.messages,
@@ -123,22 +130,28 @@ class _Answer:
 
     async def stream(self) -> AsyncGenerator[bytes]:
         """Yield the events; at their end ``output`` is complete."""
-        message = _Message(self)
+        output = {"type": "output_text", "annotations": [], "logprobs": []}
+        message = _Item(self, "msg", {"type": "message", "role": "assistant"}, output, {"logprobs": []})
+        thoughts = _Item(self, "rs", {"type": "reasoning", "summary": []}, {"type": "reasoning_text"})
         begun = False
         try:
             async with aclosing(self.chat.parts()) as parts:
                 async for part in parts:
                     made: list[bytes] = [] if begun else self._begin()
                     begun = True
-                    if isinstance(part, ToolCall):
-                        made += [*message.end(), *self._tool(part)]
+                    if isinstance(part, Thought):
+                        made += [*message.end(), *thoughts.text(part)]
+                    elif isinstance(part, ToolCall):
+                        made += [*thoughts.end(), *message.end(), *self._tool(part)]
                     elif isinstance(part, str):
-                        made += message.text(part)
+                        made += [*thoughts.end(), *message.text(part)]
                     for each in made:
                         yield each
         except ApiError as error:
             raise self.items.in_their_words(error) from None
         for each in [] if begun else self._begin():
+            yield each
+        for each in thoughts.end():
             yield each
         if not self.output and not message.is_open:
             for each in message.begin():
@@ -225,13 +238,24 @@ class _Answer:
         }
 
 
-class _Message:
-    """The message in a response: opened by its first text, closed before a call of a tool and at the end."""
+@define(eq=False)
+class _Item:
+    """The message in a response, or its reasoning: opened by its first text, closed by what is something else, and at the end.
 
-    def __init__(self, answer: _Answer) -> None:
-        self._answer = answer
-        self._item: dict[str, Any] | None = None
-        self._text = ""
+    Args:
+        prefix: of its id.
+        fields: of the item.
+        part: the fields of its only part.
+        beside: fields of events with text.
+    """
+
+    _answer: _Answer
+    _prefix: str
+    _fields: Mapping[str, Any]
+    _part: Mapping[str, Any]
+    _beside: Mapping[str, Any] = field(factory=dict)
+    _item: dict[str, Any] | None = field(default=None, init=False)
+    _text: str = field(default="", init=False)
 
     @property
     def is_open(self) -> bool:
@@ -240,19 +264,12 @@ class _Message:
     def begin(self) -> list[bytes]:
         """Open it."""
         answer = self._answer
-        self._item = {
-            "type": "message",
-            "id": _new_id("msg"),
-            "role": "assistant",
-            "status": "in_progress",
-            "content": [],
-        }
+        self._item = {**self._fields, "id": _new_id(self._prefix), "status": "in_progress", "content": []}
         self._text = ""
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         index = len(answer.output)
         return [
             answer._event("response.output_item.added", output_index=index, item=self._item),
-            answer._event("response.content_part.added", **self._place(), part=part),
+            answer._event("response.content_part.added", **self._place(), part={**self._part, "text": ""}),
         ]
 
     def text(self, text: str) -> list[bytes]:
@@ -261,24 +278,27 @@ class _Message:
             return []
         begun = [] if self._item is not None else self.begin()
         self._text += text
-        delta = self._answer._event("response.output_text.delta", **self._place(), delta=text, logprobs=[])
-        return [*begun, delta]
+        return [*begun, self._event("delta", delta=text)]
 
     def end(self) -> list[bytes]:
         """Close it, if it is open."""
         if self._item is None:
             return []
         answer, index = self._answer, len(self._answer.output)
-        part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+        part = {**self._part, "text": self._text}
         done = {**self._item, "status": answer._status, "content": [part]}
         place = self._place()
+        ended = self._event("done", text=self._text)
         answer.keep(done)
         self._item = None
         return [
-            answer._event("response.output_text.done", **place, text=self._text, logprobs=[]),
+            ended,
             answer._event("response.content_part.done", **place, part=part),
             answer._event("response.output_item.done", output_index=index, item=done),
         ]
+
+    def _event(self, kind: str, **fields: str) -> bytes:
+        return self._answer._event(f"response.{self._part['type']}.{kind}", **self._place(), **fields, **self._beside)
 
     def _place(self) -> dict[str, Any]:
         assert self._item is not None

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -33,7 +34,13 @@ class ToolCall:
 
 
 class ToolReader(ABC):
-    """Reads the calls out of one reply, which comes in pieces. How it is cut into pieces must not matter."""
+    """Reads the calls out of one reply, which comes in pieces. How it is cut into pieces must not matter.
+
+    Attributes:
+        tools: that the model was shown, in OpenAI's form: formats without types read the types of arguments from their schemas.
+    """
+
+    tools: Sequence[Mapping[str, Any]] = ()
 
     @abstractmethod
     def read(self, text: str, *, last: bool = False) -> list[str | ToolCall]:
@@ -61,16 +68,42 @@ def _sorted(found: list[str | ToolCall]) -> tuple[str, list[ToolCall]]:
 
 
 # Pieces of JSON outside of strings, and inside of them; possessive, so that nothing is kept for another try.
-_OUTSIDE = re.compile(r"[ \t\r\n{}\[\]:,+\-.0-9eEtrufalsn]*+")
-_INSIDE = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
+OUTSIDE = re.compile(r"[ \t\r\n{}\[\]:,+\-.0-9eEtrufalsn]*+")
+INSIDE = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
 @define
-class TaggedJson(ToolReader):
+class Between(ToolReader):
+    """Passes the texts between calls on. White space next to calls is kept between texts only: a reply of calls has no text."""
+
+    _white: str = field(default="", init=False)
+    _called: bool = field(default=False, init=False)
+
+    def _say(self, text: str, found: list[str | ToolCall]) -> None:
+        """Pass text on, but for the white space at its end, which may be next to a call."""
+        kept = text.rstrip()
+        if kept:
+            found += [self._white, kept] if self._white else [kept]
+            self._white = ""
+        self._white += text[len(kept) :]
+
+    def _told(self, found: list[str | ToolCall], *, last: bool) -> list[str | ToolCall]:
+        """Return what was found, neighbouring texts joined."""
+        if last and not self._called and self._white:
+            found.append(self._white)
+        joined: list[str | ToolCall] = []
+        for kind, each in groupby(found, type):
+            parts: list[Any] = list(each)
+            joined += ["".join(parts)] if kind is str else parts
+        return joined
+
+
+@define
+class TaggedJson(Between):
     """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: the format of Qwen and of Hermes.
 
-    What is between the tags and is no call stays in the text. White space next to calls is kept between texts only: a reply that
-    consists of calls has no text. A call whose closing tag is missing at the end of the reply counts if its JSON is whole.
+    What is between the tags and is no call stays in the text. A call whose closing tag is missing at the end of the reply counts if
+    its JSON is whole.
 
     The work is linear in the reply: JSON is parsed at a closing tag outside of its strings only, and given up at the first character
     that JSON has not. Of two opening tags that may both still begin a call, one is in a string as seen from the other, so that a third is
@@ -83,17 +116,11 @@ class TaggedJson(ToolReader):
     _past: list[str] = field(factory=list)  # of an open call: what earlier pieces had of it
     _inside: bool = False  # of a string
     _rest: str = ""  # of the last piece: what may be a part of a tag, or of an escape
-    _white: str = ""
-    _called: bool = False
 
     def read(self, text: str, *, last: bool = False) -> list[str | ToolCall]:
         found: list[str | ToolCall] = []
         self._read(text, found, last=last)
-        joined: list[str | ToolCall] = []
-        for kind, each in groupby(found, type):
-            parts: list[Any] = list(each)
-            joined += ["".join(parts)] if kind is str else parts
-        return joined
+        return self._told(found, last=last)
 
     def _read(self, text: str, found: list[str | ToolCall], *, last: bool) -> None:
         text, at, first = self._rest + text, 0, 0
@@ -112,7 +139,7 @@ class TaggedJson(ToolReader):
             if is_over is not False:
                 inner = "".join((*self._past, text[first:at]))
                 tail = text[at : at + len(self.end)]
-                call = _call(inner, self.begin + inner + tail)
+                call = read_call(inner, self.begin + inner + tail)
             self._open = False
             if call is not None:
                 found.append(call)
@@ -123,36 +150,26 @@ class TaggedJson(ToolReader):
                 if self._past:
                     text, first = "".join((*self._past, text[first:])), 0
                 at = first
-        keep = 0 if last else _overlap(text[at:][-len(self.begin) :], self.begin)
+        keep = 0 if last else overlap(text[at:][-len(self.begin) :], self.begin)
         self._say(text[at : len(text) - keep], found)
         self._rest = text[len(text) - keep :]
-        if last and not self._called and self._white:
-            found.append(self._white)
 
     def _scan(self, text: str, at: int) -> tuple[int, bool | None]:
         """Read on in the JSON of a call; return the place of its end, and if it may be a call: ``None``: that is not known yet."""
         while True:
             if self._inside:
-                at = _end(_INSIDE, text, at)
+                at = _end(INSIDE, text, at)
                 if at == len(text) or text[at] != '"':  # the rest of an escape is missing
                     return at, None
                 self._inside = False
                 at += 1
-            at = _end(_OUTSIDE, text, at)
+            at = _end(OUTSIDE, text, at)
             if text.startswith('"', at):
                 self._inside = True
                 at += 1
             else:
                 tail = text[at : at + len(self.end)]
                 return at, None if len(tail) < len(self.end) and self.end.startswith(tail) else tail == self.end
-
-    def _say(self, text: str, found: list[str | ToolCall]) -> None:
-        """Pass text on, but for the white space at its end, which may be next to a call."""
-        kept = text.rstrip()
-        if kept:
-            found += [self._white, kept] if self._white else [kept]
-            self._white = ""
-        self._white += text[len(text.rstrip()) :]
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -162,20 +179,26 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return found.end()
 
 
-def _call(text: str, whole: str) -> ToolCall | None:
-    data = _object(text)
+def read_call(text: str, whole: str) -> ToolCall | None:
+    """Return the call that the JSON text of an object with a name and arguments is. ``whole``: as the model has written it."""
+    data = read_object(text)
     if data is None or not isinstance(data.get("name"), str):
         return None
     arguments = data.get("arguments", data.get("parameters"))
     if arguments is None:
         arguments = {}
     elif isinstance(arguments, str):  # encoded twice
-        arguments = _object(arguments)
+        arguments = read_object(arguments)
+    return made_call(data["name"], arguments, whole)
+
+
+def made_call(name: str, arguments: Any, whole: str) -> ToolCall | None:
+    """Return a call; ``None`` if its arguments are no object of JSON."""
     written = _dumps(arguments) if isinstance(arguments, dict) else None
-    return ToolCall(data["name"], written, whole) if written is not None else None
+    return ToolCall(name, written, whole) if written is not None else None
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def read_object(text: str) -> dict[str, Any] | None:
     """Return the JSON object that a text is; ``None`` if it is none. Line breaks in its strings are taken: models write some."""
     try:
         data = json.loads(text, strict=False)
@@ -196,23 +219,40 @@ def _dumps(arguments: dict[str, Any]) -> str | None:
     return text if text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text) else json.dumps(arguments)
 
 
-def _overlap(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """Return how many characters at the end of ``text`` may be the beginning of ``mark``."""
     return next((size for size in range(min(len(text), len(mark) - 1), 0, -1) if mark.startswith(text[-size:])), 0)
 
 
-FORMATS = {"tagged-json": TaggedJson}
+FORMATS = {
+    "tagged-json": "omni_serve.tool_formats:TaggedJson",
+    **{
+        name: f"omni_serve.marked_tools:{kind}"
+        for name, kind in {
+            "qwen-xml": "QwenXml",
+            "glm-xml": "GlmXml",
+            "llama-json": "LlamaJson",
+            "listed-json": "ListedJson",
+            "gemma": "Gemma",
+            "deepseek": "Deepseek",
+            "harmony": "Harmony",
+        }.items()
+    },
+}
+"""The readers of the formats that have a name."""
 
 
-def tool_reader(name: str) -> ToolReader:
+def tool_reader(name: str, tools: Sequence[Mapping[str, Any]] = ()) -> ToolReader:
     """Return a new reader of a format.
+
+    Args:
+        tools: that the model is shown, in OpenAI's form.
 
     Raises:
         ConfigError: the pipeline declares a format that there is not.
     """
-    if name in FORMATS:
-        return FORMATS[name]()
-    if ":" not in name:
+    if ":" not in name and name not in FORMATS:
         raise ConfigError(f"interface.tool_format: no format is called {name!r}{did_you_mean(name, FORMATS)}")
-    made: ToolReader = load(name)()
+    made: ToolReader = load(FORMATS.get(name, name))()
+    made.tools = tools
     return made

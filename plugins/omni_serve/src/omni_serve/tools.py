@@ -169,7 +169,7 @@ class ToolOptions:
     def reader(self) -> ReplyReader:
         """Return a reader of one reply."""
         names = frozenset(tool["function"]["name"] for tool in self.tools)
-        return ReplyReader(tool_reader(self.format), names, self.schemas, parallel=self.parallel)
+        return ReplyReader(tool_reader(self.format, self.tools), names, self.schemas, parallel=self.parallel)
 
 
 @define

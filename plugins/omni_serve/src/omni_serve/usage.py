@@ -1,7 +1,7 @@
 """The tokens of an answer, as a pipeline counts them, in the forms of OpenAI's APIs.
 
-A pipeline counts ``prompt_tokens`` and ``completion_tokens`` of text, ``prompt_audio_tokens`` as a part of the former, and
-``completion_audio_tokens`` beside the latter. What it does not count is 0.
+A pipeline counts ``prompt_tokens`` and ``completion_tokens`` of text, ``prompt_audio_tokens`` as a part of the former,
+``reasoning_tokens`` as one of the latter, and ``completion_audio_tokens`` beside it. What it does not count is 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def of_chat(usage: Mapping[str, int]) -> dict[str, Any]:
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
         "prompt_tokens_details": {"audio_tokens": heard, "cached_tokens": 0},
-        "completion_tokens_details": {"audio_tokens": spoken, "reasoning_tokens": 0},
+        "completion_tokens_details": {"audio_tokens": spoken, "reasoning_tokens": usage.get("reasoning_tokens", 0)},
     }
 
 
@@ -40,7 +40,7 @@ def of_response(usage: Mapping[str, int]) -> dict[str, Any]:
     return {
         **of_tokens(usage),
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
     }
 
 

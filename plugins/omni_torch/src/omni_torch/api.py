@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Section,
         checked_file,
         load_checked,
+        origin_of,
         read_json,
         read_tokenizer,
         written_once,
@@ -115,7 +116,7 @@ __all__ = [
     "sampling_parameters", "sample", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
     "text_decoder",
     # Checkpoints: folders, the hub, and their files
-    "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "read_tokenizer", "written_once",
+    "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "origin_of", "read_tokenizer", "written_once",
     "config_folder", "download", "listing", "INDEX", "SINGLE", "TensorInfo", "DEFAULT", "FILE", "TOOLS",
     "read_templates", "check_length", "encoded", "longest_token", "random_checkpoint",
     # Weights: read into modules, and prepared for later starts
@@ -142,7 +143,7 @@ _HOMES = {
     "omni_torch.checkpoints.chat_templates": "DEFAULT FILE TOOLS read_templates",
     "omni_torch.checkpoints.default": "random_checkpoint",
     "omni_torch.checkpoints.folders": (
-        "LARGEST_TEXT Section checked_file load_checked read_json read_tokenizer written_once"
+        "LARGEST_TEXT Section checked_file load_checked origin_of read_json read_tokenizer written_once"
     ),
     "omni_torch.checkpoints.gguf_checkpoints": "GgufCheckpoint",
     "omni_torch.checkpoints.headers": "INDEX SINGLE TensorInfo",

@@ -1,4 +1,4 @@
-"""Checks one checkpoint: how it is run and why, and one request beside transformers' own ``generate()``."""
+"""Checks one checkpoint: how it is run and why, and one request beside transformers' own call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from attrs import evolve
 
 from omni_core.api import (
+    SEED,
     AudioResult,
     IncomingMessage,
     OmniRequest,
@@ -27,13 +28,16 @@ from omni_core.api import (
     load,
 )
 from omni_transformers.architectures import KINDS
-from omni_transformers.checkpoints import fetch, read
-from omni_transformers.loading import load_model
+from omni_transformers.backends import backend_of_checkpoint
+from omni_transformers.checkpoints import Source, fetch, read
+from omni_transformers.own_calls import own_sound, own_text
 from omni_transformers.pipeline import transformers as pipeline
+from omni_transformers.recognise.declaration import GROUP as LISTEN
+from omni_transformers.recognise.languages import languages_of
 from omni_transformers.sampling import greedy
+from omni_transformers.speak.speaks import GROUP as SPEECH_GROUP
 from omni_transformers.words.adapters import NEEDS
 from omni_transformers.words.declaration import GROUP
-from omni_transformers.words.engine_fit import backend_of
 from omni_transformers.words.recognisers import RECOGNISERS
 from omni_transformers.words.steps import load_writer
 
@@ -49,7 +53,7 @@ def report(model: str, dtype: str) -> tuple[list[str], bool]:
         dtype: of the weights.
 
     Returns:
-        What was found, by line; and ``False`` if ids differ from those of ``generate()``.
+        What was found, by line; and ``False`` if ids, text or sound differ from those of transformers' own call.
 
     Raises:
         ConfigError: it cannot be run.
@@ -59,17 +63,16 @@ def report(model: str, dtype: str) -> tuple[list[str], bool]:
     architecture = source.architecture
     lines = [f"{architecture.name} ({architecture.model_type}): {KINDS[architecture.kind]}"]
     writes = architecture.kind == "words" and architecture.name not in RECOGNISERS
-    if writes:
-        backend, reasons = backend_of(load_model(folder, dtype))
-        lines.append(f"backend: {backend}" + (f", because {'; '.join(reasons)}" if reasons else ""))
+    stages = pipeline(folder, dtype=dtype).stages
+    backend, reasons = backend_of_checkpoint(source, stages, dtype)
+    lines.append(f"backend: {backend}" + (f", because {'; '.join(reasons)}" if reasons else ""))
     needed = NEEDS.get(architecture.name)
     content = [_noise(needed or "audio"), *(_QUESTION if needed else [])]
     if architecture.kind == "speak" or (writes and needed is None):
         content = _QUESTION
-    params = {GROUP: {"max_new_tokens": _TOKENS, "temperature": 0.0}} if writes else {}
-    request = OmniRequest({"messages": [{"role": "user", "content": content}]}, params)
+    request = OmniRequest({"messages": [{"role": "user", "content": content}]}, _params(source, writes))
     begin = time.monotonic()
-    result = _answer(folder, dtype, request)
+    result = _answer(folder, stages, request)
     seconds = time.monotonic() - begin
     said = (
         f"{len(result.samples) / result.sample_rate:.1f} s of sound"
@@ -77,12 +80,44 @@ def report(model: str, dtype: str) -> tuple[list[str], bool]:
         else repr(result.text)
     )
     lines.append(f"one request: {said} in {seconds:.1f} s, loading included")
-    if not writes or needed is not None:
-        return lines, True
-    expected = _generated(folder, dtype, request)
-    is_equal = result.token_ids == expected
-    lines.append(f"ids: {'those of generate()' if is_equal else f'{result.token_ids}, of generate() {expected}'}")
-    return lines, is_equal
+    said, is_equal = _compared(source, folder, dtype, request, result, writes=writes and needed is None)
+    return [*lines, said], is_equal
+
+
+def _params(source: Source, writes: bool) -> dict[str, Any]:
+    """Return parameters by which a request is answered as by transformers' own call."""
+    if writes:
+        return {GROUP: {"max_new_tokens": _TOKENS, "temperature": 0.0}}
+    if source.architecture.kind == "speak":
+        return {SPEECH_GROUP: {SEED: 0}}
+    if source.architecture.kind == "recognise" and (languages := languages_of(source)).codes and not languages.default:
+        return {LISTEN: {"language": next(iter(languages.codes))}}
+    return {}
+
+
+def _compared(
+    source: Source, folder: str, dtype: str, request: OmniRequest, result: Any, writes: bool
+) -> tuple[str, bool]:
+    """Compare a result with that of transformers' own call; return what to say, and ``False`` if they differ."""
+    payload = StagePayload("check", request)
+    if writes:
+        expected = _generated(folder, dtype, request)
+        is_equal = result.token_ids == expected
+        return (
+            f"ids: {'those of generate()' if is_equal else f'{result.token_ids}, of generate() {expected}'}",
+            is_equal,
+        )
+    if source.architecture.kind == "recognise":
+        text = own_text(source, dtype, payload, request.inputs["messages"][0]["content"][0]["samples"])
+        is_equal = result.text == text
+        return (
+            "text: that of transformers' own call" if is_equal else f"text of transformers' own call: {text!r}",
+            is_equal,
+        )
+    if isinstance(result, AudioResult) and (sound := own_sound(source, dtype, payload, 0)) is not None:
+        is_near = sound.shape == result.samples.shape and bool(np.abs(sound - result.samples).max(initial=0) < 1e-4)
+        return f"sound: {'' if is_near else 'not '}that of transformers' own call", is_near
+    return "not compared: transformers' own call for it is more than one", True
 
 
 def _noise(kind: str) -> dict[str, Any]:
@@ -93,10 +128,10 @@ def _noise(kind: str) -> dict[str, Any]:
     return {"type": kind, "image": pixels} if kind == "image" else {"type": kind, "frames": np.stack([pixels] * 4)}
 
 
-def _answer(folder: str, dtype: str, request: OmniRequest) -> Any:
+def _answer(folder: str, stages: Sequence[StageConfig], request: OmniRequest) -> Any:
     """Return the result of the last stage."""
     payload = StagePayload("check", request)
-    for stage in pipeline(folder, dtype=dtype).stages:
+    for stage in stages:
         payload = evolve(payload, data=_computed(stage, folder, payload))
     return payload.data
 

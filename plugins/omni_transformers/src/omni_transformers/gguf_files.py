@@ -7,16 +7,12 @@ The forms of llama.cpp's converter for Llama, Mistral, Qwen2 and Qwen3 are read;
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from omni_core.api import ConfigError, did_you_mean
 from omni_torch.api import written_once
 from omni_transformers.architectures import table
-
-LINK = "gguf.json"
-"""The file of a folder that names the GGUF file of its weights."""
 
 _TYPES = {
     "llama": "LlamaForCausalLM",
@@ -45,13 +41,7 @@ def folder_of(path: str) -> str:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     identity = f"{file} {status.st_size} {status.st_mtime_ns}"
     name = f"gguf-{file.stem[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    return written_once(name, lambda folder: _write(folder, file))
-
-
-def linked(folder: Path) -> Path | None:
-    """Return the GGUF file of a folder's weights, if it has one."""
-    link = folder / LINK
-    return Path(json.loads(link.read_text())["file"]) if link.is_file() else None
+    return written_once(name, lambda folder: _write(folder, file), origin=file)
 
 
 def _write(folder: Path, file: Path) -> None:
@@ -78,7 +68,6 @@ def _write(folder: Path, file: Path) -> None:
     tokenizer.save_pretrained(folder)
     ends = [each for each in {tokenizer.eos_token_id, config.eos_token_id} if isinstance(each, int)]
     GenerationConfig(bos_token_id=tokenizer.bos_token_id, eos_token_id=ends or None).save_pretrained(folder)
-    (folder / LINK).write_text(json.dumps({"file": str(file)}))
     config.save_pretrained(folder)
 
 

@@ -15,9 +15,9 @@ import transformers
 from transformers import GenerationConfig
 
 from omni_core.api import ConfigError
-from omni_torch.api import load_checked
+from omni_torch.api import load_checked, origin_of
 from omni_transformers.checkpoints import first_line, read
-from omni_transformers.gguf_files import linked, load_linked
+from omni_transformers.gguf_files import load_linked
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -66,7 +66,7 @@ def load_model(
     given = {} if attention is None else {"attn_implementation": attention}
     if attention is None and "/" in str(source.config.get("attn_implementation", "")):
         given = {"attn_implementation": "sdpa"}  # it names a repository of kernels
-    if (file := linked(source.folder)) is not None:
+    if (file := origin_of(source.folder)) is not None:
         if device != "cpu":
             raise ConfigError(
                 f"{file}: GGUF files are computed on a CPU; leave out --option gpu, or use the checkpoint in safetensors"

@@ -16,6 +16,7 @@ def omni_pipelines() -> list[Component]:
             "any model of transformers that listens, speaks, sees or writes",
             options=OPTIONS,
             fallback="omni_transformers.checkpoints:refusal",
+            files=(".gguf",),
             interface_from="omni_transformers.pipeline:interface",
             config_folder_fn="omni_torch.api:config_folder",
         )

@@ -35,7 +35,7 @@ from omni_core.runtime_api import completed, signals_named, until_terminated, wi
 @section_option("Message", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
 @click.pass_context
 def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **options: Any) -> None:
-    """Chat with PIPELINE: a registered name, a deploy file, a checkpoint folder or a hub id. /help lists the commands within a chat."""
+    """Chat with PIPELINE: a registered name, a deploy file, a checkpoint or its hub id. /help lists the commands within a chat."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("a chat needs a terminal; in a script: echo MESSAGE | omni run PIPELINE")
     if out == STANDARD_OUTPUT:

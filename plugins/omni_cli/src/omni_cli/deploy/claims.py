@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omni_core.api import ConfigError, PipelineComponent, PluginError, PluginRegistry, load
+from omni_core.api import ConfigError, PipelineComponent, PluginError, PluginRegistry, expanded, load
 from omni_core.runtime_api import (
     CHECKPOINT_CONFIGS,
     PluginFault,
@@ -63,6 +63,30 @@ def claimant(name: str, folder: Path, registry: PluginRegistry) -> PipelineCompo
         ]
     )
     raise ConfigError(problem)
+
+
+def claimant_of_file(name: str, registry: PluginRegistry) -> PipelineComponent | None:
+    """Return the installed pipeline that runs a file; ``None``: none claims files of such a name.
+
+    Raises:
+        ConfigError: the file is not there, or several pipelines claim it. PluginError: one would that is not installed, or not loaded.
+    """
+    path = expanded(name)
+    found = [
+        each
+        for each, _ in registry.components("omni_pipelines")
+        if isinstance(each, PipelineComponent) and path.name.endswith(each.files)
+    ]
+    if not found:
+        if path.is_file() and (known := distribution_for([path.suffix])) is not None:
+            raise PluginError(f"{name}: {_missing(known, registry)}")
+        return None
+    if not path.is_file():
+        raise ConfigError(f"{name}: there is no such file")
+    if len(found) > 1:
+        choices = " or ".join(f"omni run {each.name} --model {name}" for each in found)
+        raise ConfigError(f"{name}: several installed pipelines run such files; choose one: {choices}")
+    return found[0]
 
 
 def _architectures(raw: Any) -> list[str]:

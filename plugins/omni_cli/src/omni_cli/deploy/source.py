@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define
 
-from omni_cli.deploy.claims import claimant
+from omni_cli.deploy.claims import claimant, claimant_of_file
 from omni_cli.deploy.declarations import declaration_problems
 from omni_cli.deploy.defaults import default_problems
 from omni_cli.deploy.files import (
@@ -187,6 +187,8 @@ class LayeredSource(PipelineSource):
             folder = expanded(name)
             if folder.is_dir():
                 return claimant(name, folder, registry)
+            if (of_file := claimant_of_file(name, registry)) is not None:
+                return of_file
             known = [each for each in preset_names(registry) if each.startswith(f"{name.partition('/')[0]}/")]
             if "/" in name and known:
                 raise PluginError(

@@ -61,7 +61,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": 
 @section_option("Chat", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. MESSAGE may come from standard input.
+    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint or its hub id. MESSAGE may come from standard input.
     Without one, in a terminal: a chat (`omni chat`)."""
     text = given_text(options)
     out, trace, as_json = (options[name] for name in ("out", "trace", "as_json"))

@@ -55,7 +55,7 @@ async def one_reply(
                     summary = await pipe.stop_profile(trace)
             for line in [
                 *reply.notices,
-                *_about_speech(seconds_of(reply), out),
+                *_about_speech(reply, out),
                 *_about_image(reply, out),
                 *_about_video(reply, out),
             ]:
@@ -100,7 +100,13 @@ def _missing(kind: str, out: Path | None) -> list[str]:
     return [f"The reply has no {kind}; {out} is not written."] if written_to(out) == kind else []
 
 
-def _about_speech(seconds: float | None, out: Path | None) -> list[str]:
-    if seconds == 0.0:
+def _about_speech(reply: Reply, out: Path | None) -> list[str]:
+    """Say how long the speech is, and where, or how it is kept."""
+    seconds = seconds_of(reply)
+    if seconds is None:
+        return []
+    if not seconds:
         return ["The model said nothing: the reply has no speech" + (f"; {out} is not written." if out else ".")]
-    return [f"{seconds:.2f} s of speech in {out}"] if seconds and out is not None and out != STANDARD_OUTPUT else []
+    if out is None or written_to(out) != "audio":
+        return [f"{seconds:.2f} s of speech at {reply.audio.sample_rate} Hz; --out speech.wav keeps it."]
+    return [f"{seconds:.2f} s of speech in {out}"] if out != STANDARD_OUTPUT else []

@@ -116,6 +116,11 @@ class FunctionTool(Fields):
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
+    @property
+    def of_chat(self) -> dict[str, Any]:
+        """It in the form of a chat."""
+        return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
+
 
 class NamedTool(Fields):
     """The tool that a reply must call."""

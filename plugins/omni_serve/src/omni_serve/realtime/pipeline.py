@@ -74,10 +74,7 @@ class Turns:
         parameters = server.parameters.read(_parameters(config))
         inputs: dict[str, Any] = {"messages": start.messages}
         if config.tools and config.tool_choice != "none":
-            inputs["tools"] = [
-                {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-                for tool in config.tools
-            ]
+            inputs["tools"] = [tool.of_chat for tool in config.tools]
             if config.tool_choice != "auto":
                 inputs["tool_choice"] = config.tool_choice.name if isinstance(config.tool_choice, NamedTool) else ANY
         if config.speaks:

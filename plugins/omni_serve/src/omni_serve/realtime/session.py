@@ -301,7 +301,7 @@ class Session:
             None if asked.outside else self._adopt,
             None if asked.outside else self._conversation_id,
             asked.metadata,
-            tool_reader(self.offer.tools or "") if use_tools else None,
+            tool_reader(self.offer.tools or "", [tool.of_chat for tool in config.tools]) if use_tools else None,
             1.0 if self.offer.paces else config.audio.output.speed,
         )
         self._wanted = False

@@ -22,10 +22,33 @@ LARGEST_TEXT = 64 * 2**20
 """Bytes of a JSON file or template: published indices of weights have up to 25 MB, tokenizers up to 35."""
 
 
-def written_once(name: str, write: Callable[[Path], object], config: str = "config.json") -> str:
+ORIGIN = "origin.json"
+"""Names, in a folder of the cache, the file that the folder was made from."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of the user's cache, which may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
+
+
+def origin_of(folder: str | Path) -> Path | None:
+    """Return the file that :func:`written_once` has made a folder of the cache from; ``None``: it was made from none."""
+    path = Path(folder) / ORIGIN
+    return Path(str(read_json(path).get("file"))) if path.parent.parent == cache_folder() and path.is_file() else None
+
+
+def made_folders() -> list[Path]:
+    """Return the folders of the cache that were made from a file, those made last first."""
+    found = [path.parent for path in cache_folder().glob(f"*/{ORIGIN}") if not path.parent.name.startswith("making-")]
+    return sorted(found, key=lambda folder: -folder.stat().st_mtime)
+
+
+def written_once(
+    name: str, write: Callable[[Path], object], config: str = "config.json", origin: Path | None = None
+) -> str:
     """Return the folder ``name`` of the user's cache, after ``write`` has filled it if it did not exist.
 
-    ``config`` is a file that a complete one holds.
+    ``config`` is a file that a complete one holds; ``origin`` a file from which ``write`` makes it, by which ``omni cache`` lists it.
 
     The folder appears complete or not at all, also when several processes ask for it at the same time. One that lacks ``config`` is written
     again.
@@ -36,7 +59,9 @@ def written_once(name: str, write: Callable[[Path], object], config: str = "conf
     import shutil  # here, because the modules that register plugins import this one and must take no time
     import tempfile
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
+    if origin is not None:
+        config = ORIGIN
+    cache = cache_folder()
     target = cache / name
     if not (target / config).is_file():
         try:
@@ -48,6 +73,8 @@ def written_once(name: str, write: Callable[[Path], object], config: str = "conf
             ) from None
         try:
             write(fresh)
+            if origin is not None:
+                (fresh / ORIGIN).write_text(json.dumps({"file": str(origin)}))
             try:
                 fresh.rename(target)
             except OSError:  # another process was faster, or the folder is damaged

@@ -14,6 +14,7 @@ from pathlib import Path
 from attrs import frozen
 
 from omni_core.api import ConfigError, parse_bytes
+from omni_torch.checkpoints.folders import cache_folder, made_folders
 from omni_torch.checkpoints.headers import LARGEST_HEADER
 
 VARIABLE = "OMNI_WEIGHTS_CACHE"
@@ -60,7 +61,7 @@ class Entry:
 
 def folder() -> Path:
     """Return the folder, which may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni" / "weights"
+    return cache_folder() / "weights"
 
 
 def bound() -> int:
@@ -165,21 +166,32 @@ def touch(path: Path) -> None:
         os.utime(path)
 
 
+def made() -> list[Entry]:
+    """Return the folders that were made from files, those made last first; ``used`` is when."""
+    return [
+        Entry(path, sum(each.stat().st_size for each in path.iterdir()), path.stat().st_mtime)
+        for path in made_folders()
+    ]
+
+
 def clear(names: tuple[str, ...] = ()) -> tuple[int, int]:
-    """Remove the files whose names begin with one of ``names``, or all; return their number and bytes.
+    """Remove the weights and folders whose names begin with one of ``names``, or all; return their number and bytes.
 
     What interrupted processes left is removed too, with all.
 
     Raises:
-        ConfigError: no file has such a name.
+        ConfigError: none has such a name.
     """
-    found = entries()
+    found = [*entries(), *made()]
     for name in names:
         if not any(each.name.startswith(name) for each in found):
-            raise ConfigError(f"{name}: no prepared weights have this name; `omni cache` lists them")
+            raise ConfigError(f"{name}: nothing in the cache has this name; `omni cache` lists what there is")
     chosen = [each for each in found if not names or each.name.startswith(names)]
     for each in chosen:
-        each.path.unlink(missing_ok=True)
+        if each.path.is_dir():
+            shutil.rmtree(each.path, ignore_errors=True)
+        else:
+            each.path.unlink(missing_ok=True)
     if not names:
         for left in folder().glob("writing-*"):
             left.unlink(missing_ok=True)

@@ -16,10 +16,11 @@ from omni_core.api import (
     transcription_parameters,
 )
 from omni_media.api import Limits
-from omni_torch.api import read_templates, sampling_parameters
+from omni_torch.api import sampling_parameters
 from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
+from omni_transformers.words.forms import form_of
 from omni_transformers.words.recognisers import RECOGNISERS, TRANSCRIBE, TRANSCRIBE_BY, Recogniser
 
 GROUP = "answer"
@@ -37,14 +38,16 @@ def interface(source: Source) -> Interface:
         *sampling_parameters(defaults_of(source.generation, max_new_tokens=1024)),
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
     ]
-    templates = " ".join(read_templates(source.folder).values())
+    form = form_of(source.folder)
     return Interface(
         roles={TEXT: GROUP},
         inputs=inputs,
         outputs=["text"],
         groups=[ParameterGroup(GROUP, TEXT, "how the text is chosen", parameters)],
+        params=list(form.variables),
         limits=media,
-        tool_format="tagged-json" if "tools" in templates and "<tool_call>" in templates else None,
+        tool_format=form.tools,
+        reasoning=form.templated or form.thoughts is not None,
         prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE)} if "audio" in inputs else {},
     )
 

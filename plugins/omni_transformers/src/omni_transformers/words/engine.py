@@ -23,7 +23,6 @@ from omni_core.api import (
     OutgoingMessage,
     Scheduler,
     StagePayload,
-    TextChunk,
     TextResult,
 )
 from omni_media.api import Limits
@@ -33,13 +32,12 @@ from omni_torch.api import (
     EngineScheduler,
     StopStrings,
     TensorParallel,
+    origin_of,
     random_of,
     sampling_from,
-    text_decoder,
 )
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
-from omni_transformers.gguf_files import linked
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.engine_fit import fitted
@@ -47,13 +45,18 @@ from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import Decoder, EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
 from omni_transformers.words.engine_ranks import without_layers
+from omni_transformers.words.forms import Form, form_of
+from omni_transformers.words.pieces import Pieces
 from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.replies import Replies, chunks_of
 from omni_transformers.words.steps import create_writer, placed
+from omni_transformers.words.thoughts import Told
 
 logger = logging.getLogger(__name__)
 
 _lock = Lock()
 _chosen: dict[tuple[str, str, str, str], EngineModel | None] = {}
+_reasons: dict[tuple[str, str, str], list[str]] = {}
 
 
 def engine_model(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
@@ -75,7 +78,7 @@ def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineMod
     try:
         return _engine_model(model_path, device, dtype, ALONE)
     except Unfit as unfit:
-        logger.info("%s keeps its generate(): %s", read(model_path).architecture.name, unfit)
+        _reasons[model_path, device, dtype] = unfit.reasons
     return None
 
 
@@ -99,7 +102,7 @@ def _rank_model(model_path: str, device: str, dtype: str, ranks: tuple[int, int,
     Raises:
         ConfigError: the model cannot be split among the ranks.
     """
-    if (file := linked(read(model_path).folder)) is not None:
+    if (file := origin_of(read(model_path).folder)) is not None:
         raise ConfigError(f"tp_size: {file} is a GGUF file, which one rank computes; leave out tp_size")
     parallel = TensorParallel.connect(*ranks, device)
     try:
@@ -207,14 +210,15 @@ class _Answer:
 
     prompt: Prompt
     stops: StopStrings
-    step: Callable[[int], str | None]
+    step: Pieces
+    told: Told
     sent: int = 0
     fed: int = field(default=0)
 
     def feed(self, ids: list[int]) -> bool:
         """Add the text of new ids; return True once it has a stop string."""
         for token in ids[self.fed :]:
-            self.stops.feed(self.step(token) or "")
+            self.stops.feed(self.step(token))
         self.fed = len(ids)
         return self.stops.end is not None
 
@@ -225,12 +229,21 @@ class Answers(ARModelRunner):
     Args:
         tokenizer: of the checkpoint.
         defaults: of the parameters that a request does not give.
+        replies: reads them; by default as texts.
     """
 
     model: EngineModel
 
-    def __init__(self, model: EngineModel, tokenizer: Any, defaults: dict[str, Any], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        model: EngineModel,
+        tokenizer: Any,
+        defaults: dict[str, Any],
+        device: str = "cpu",
+        replies: Replies | None = None,
+    ) -> None:
         super().__init__(model, device)
+        self._replies = replies or Replies(tokenizer, Form())
         self._tokenizer, self._defaults = tokenizer, defaults
         generation = model.model.generation_config or GenerationConfig.from_model_config(model.model.config)
         ends = generation.eos_token_id
@@ -241,8 +254,9 @@ class Answers(ARModelRunner):
     @classmethod
     def of(cls, model: EngineModel, model_path: str, device: str) -> Self:
         """Return the runner of a checkpoint's model."""
-        defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
-        return cls(model, _tokenizer(load_processor(model_path)), defaults, device)
+        source, tokenizer = read(model_path), _tokenizer(load_processor(model_path))
+        defaults = defaults_of(source.generation, max_new_tokens=1024)
+        return cls(model, tokenizer, defaults, device, Replies(tokenizer, form_of(source.folder)))
 
     @classmethod
     def from_checkpoint(
@@ -265,7 +279,10 @@ class Answers(ARModelRunner):
         """
         if tp_size == 1:
             model = engine_model(model_path, device, dtype, "engine")
-            assert model is not None
+            if model is None:
+                name = read(model_path).architecture.name
+                reasons = "; ".join(_reasons[model_path, device, dtype])
+                raise ConfigError(f"backend: {name} does not fit the engine: {reasons}; choose steps")
         else:
             model = _rank_model(model_path, device, dtype, (tp_rank, tp_size, tp_rendezvous))
         return cls.of(model, model_path, device)
@@ -284,7 +301,7 @@ class Answers(ARModelRunner):
             request=payload.request.without_inputs(),
             sampling=sampling,
             random=random_of(sampling.seed, payload.request_id, self.parallel.size),
-            state=_Answer(prompt, stops, text_decoder(self._tokenizer.backend_tokenizer)),
+            state=_Answer(prompt, stops, Pieces(self._tokenizer, self._replies.marks), self._replies.begin(prompt.ids)),
         )
 
     def before_forward(self, batch: ForwardBatch) -> None:
@@ -298,15 +315,18 @@ class Answers(ARModelRunner):
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         answer: _Answer = request.state
         stops = answer.stops
-        if request.finish_reason is not None:  # what is still incomplete is a replacement mark in the text of all ids
-            whole = self._tokenizer.backend_tokenizer.decode(request.output_ids, skip_special_tokens=True)
-            stops.feed(whole[len(stops.text) :])
+        if request.finish_reason is not None:
+            stops.feed(answer.step.rest())
         end = stops.end if stops.end is not None else stops.safe if request.finish_reason is None else len(stops.text)
-        if end > answer.sent:
-            yield OutgoingMessage(request.request_id, "stream", TextChunk(stops.text[answer.sent : end]))
-            answer.sent = end
+        parts = answer.told.read(stops.text[answer.sent : max(end, answer.sent)])
+        parts += answer.told.read("", last=True) if request.finish_reason is not None else []
+        answer.sent = max(end, answer.sent)
+        for chunk in chunks_of(parts):
+            yield OutgoingMessage(request.request_id, "stream", chunk)
 
     def result(self, request: ARRequest) -> TextResult:
         usage = {"prompt_tokens": len(request.prompt_ids), "completion_tokens": len(request.output_ids)}
-        text = request.state.stops.text[: request.state.sent]
-        return TextResult(text, list(request.output_ids), request.finish_reason or "stop", usage)
+        told: Told = request.state.told
+        usage |= {"reasoning_tokens": told.tokens} if told.thoughts else {}
+        reason = request.finish_reason or "stop"
+        return TextResult(told.text, list(request.output_ids), reason, usage, reasoning=told.thoughts)

@@ -28,11 +28,13 @@ class Conversation:
         messages: each ``role`` and ``content``, a list of parts: ``{"type": "text", "text": ...}``, ``{"type": "image", "image": ...}``
             and so on, the media decoded.
         tools: as the template reads them.
+        variables: of the template.
         sounds: float32 ``[n]`` each; with ``pictures`` and ``videos`` those of the parts, in order.
     """
 
     messages: list[dict[str, Any]]
     tools: list[Any] = field(factory=list)
+    variables: dict[str, Any] = field(factory=dict, kw_only=True)
     sounds: list[Any] = field(factory=list)
     pictures: list[Any] = field(factory=list)
     videos: list[Video] = field(factory=list)
@@ -78,12 +80,15 @@ class Conversation:
         ]
 
 
-def read_messages(inputs: Any, kinds: Sequence[str], processor: Any, limits: Limits) -> Conversation:
+def read_messages(
+    inputs: Any, kinds: Sequence[str], processor: Any, limits: Limits, variables: dict[str, Any] | None = None
+) -> Conversation:
     """Read the messages of a request.
 
     Args:
         kinds: of parts that the model takes.
         processor: says in which rates it takes sound and video.
+        variables: of the template.
 
     Raises:
         InvalidRequestError: they are malformed, or hold a kind of part that the model does not take; or media cannot be decoded.
@@ -94,7 +99,7 @@ def read_messages(inputs: Any, kinds: Sequence[str], processor: Any, limits: Lim
     tools = inputs.get("tools") or []
     if not isinstance(tools, list):
         raise InvalidRequestError("inputs.tools: must be a list of functions")
-    found = Conversation([], tools)
+    found = Conversation([], tools, variables=variables or {})
     spent = Spent()
     for index, message in enumerate(given):
         where = f"messages[{index}]"

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from omni_torch.api import text_decoder
 
 
-def pieces(tokenizer: Any) -> Callable[[int], str]:
-    """Return a function from one id of a text after the other to the text that each completes."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return _Slow(tokenizer).step
-    step = text_decoder(backend)
-    return lambda token: step(token) or ""
+class Pieces:
+    """Called with one id of a text after the other, returns the text that each completes.
+
+    Args:
+        tokenizer: of the text.
+        marks: special tokens that stay in the text; others are left out.
+    """
+
+    def __init__(self, tokenizer: Any, marks: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._marks = {tokenizer.convert_tokens_to_ids(mark): mark for mark in marks}
+        self._begin()
+
+    def _begin(self) -> None:
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        self._step = _Slow(self._tokenizer).step if backend is None else text_decoder(backend)
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+
+    def __call__(self, token: int) -> str:
+        mark = self._marks.get(token)
+        if mark is not None:
+            rest = self.rest()
+            self._begin()
+            return rest + mark
+        self._ids.append(token)
+        self._texts.append(text := self._step(token) or "")
+        return text
+
+    def rest(self) -> str:
+        """Return the text of what is still incomplete: replacement marks."""
+        known = "".join(self._texts)
+        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return whole[len(known) :] if whole.startswith(known) else ""
 
 
 class _Slow:

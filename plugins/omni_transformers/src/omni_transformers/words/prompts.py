@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attrs import field, frozen
+from jinja2 import TemplateSyntaxError
+from jinja2.exceptions import SecurityError
 from transformers import BatchFeature
+from transformers.utils.chat_template_utils import render_jinja_template
 
-from omni_core.api import InvalidRequestError, OmniRequest
+from omni_core.api import ConfigError, InvalidRequestError, OmniRequest
 from omni_media.api import LIMITS, Limits
 from omni_transformers.checkpoints import first_line
+from omni_transformers.words.forms import VARIABLES
 from omni_transformers.words.messages import Conversation, read_messages
 from omni_transformers.words.recordings import check_heard
+
+logger = logging.getLogger(__name__)
 
 _LOOP = re.compile(r"\{%-?\s*for\s+\w+\s+in\s+[\w.\[\]'\"]*\bcontent\b")
 """A chat template that goes through the parts of a message."""
@@ -28,6 +35,9 @@ class Prompts:
         kinds: of parts that the model takes.
         architecture: the name of the model's class.
         limits: of the media of a request.
+
+    Raises:
+        ConfigError: the chat template is broken.
     """
 
     processor: Any
@@ -53,6 +63,32 @@ class Prompts:
     def _goes_through_parts(self) -> bool:
         return bool(_LOOP.search(str(self.template or "")))
 
+    def __attrs_post_init__(self) -> None:
+        name = getattr(self.tokenizer, "name_or_path", "") or self.architecture
+        if self.template is None and self.architecture.endswith("ForCausalLM"):
+            logger.warning("%s: has no chat template: it continues the text of one message", name)
+        templates = self.template if isinstance(self.template, dict) else {"default": self.template}
+        for each in filter(None, templates.values()):
+            self._try(each, name)
+
+    def _try(self, template: str, name: str) -> None:
+        """Write a prompt of one message by a template. Raises ConfigError if it is broken; what it refuses is said in the log."""
+        content = [{"type": "text", "text": "Hello"}] if self._in_parts(media=False) else "Hello"
+        special = getattr(self.tokenizer, "special_tokens_map", {})
+        try:
+            render_jinja_template(
+                [[{"role": "user", "content": content}]], None, None, template, add_generation_prompt=True, **special
+            )
+        except (TemplateSyntaxError, SecurityError) as error:
+            line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+            problem = first_line(error).rstrip(".")
+            raise ConfigError(
+                f"{name}: its chat template is broken{line}: {problem}; mend it (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json), or download the checkpoint again"
+            ) from error
+        except Exception as error:
+            logger.warning("%s: its chat template refuses a message that is a text: %s", name, first_line(error))
+
     @property
     def tokenizer(self) -> Any:
         """The processor's tokenizer."""
@@ -72,13 +108,14 @@ class Prompts:
         """
         from omni_transformers.words.adapters import NEEDS, PROMPTS
 
-        conversation = read_messages(request.inputs, self.kinds, self.processor, self.limits)
+        variables = {name: request.params[name] for name in VARIABLES if name in request.params}
+        conversation = read_messages(request.inputs, self.kinds, self.processor, self.limits, variables)
         needed = NEEDS.get(self.architecture)
         if needed is not None and needed not in conversation.kinds():
             raise InvalidRequestError(f"messages: this model writes of {_NAMES[needed]}; there is none")
         write: Callable[[Prompts, Conversation], Any] | None = PROMPTS.get(self.architecture)
         if write is None:
-            write = Prompts.plain if self.template is None else Prompts.templated
+            write = Prompts.continued if self.template is None else Prompts.templated
         found = self.made(write, self, conversation)
         check_heard(self.processor, found, conversation.sounds)
         return BatchFeature({**found, **self.extra})
@@ -103,8 +140,9 @@ class Prompts:
 
     def templated(self, conversation: Conversation, **named: Any) -> Any:
         """Return the inputs by the chat template. ``named``: variables of the template."""
-        in_parts = self._parts and (conversation.media or hasattr(self.processor, "tokenizer"))
+        in_parts = self._in_parts(conversation.media)
         messages = conversation.in_parts() if in_parts else conversation.in_strings(self.placeholder)
+        named = conversation.variables | named
         spelled = self.spelled(conversation)
         if spelled and conversation.media and not in_parts:
             raise self.refusal(spelled)
@@ -115,6 +153,10 @@ class Prompts:
         if hasattr(self.processor, "tokenizer"):
             return self._by_processor(conversation, messages, named, in_parts, spelled)
         return self._sanitised(self.processor.apply_chat_template, spelled, messages, **_TENSORS, **named)
+
+    def _in_parts(self, media: bool) -> bool:
+        """Return whether contents are given to the template as lists of parts."""
+        return self._parts and (media or hasattr(self.processor, "tokenizer"))
 
     def _by_processor(
         self,
@@ -144,6 +186,15 @@ class Prompts:
             if spelled:
                 raise self.refusal(spelled) from None
             raise
+
+    def continued(self, conversation: Conversation) -> Any:
+        """Return the inputs of a checkpoint without a chat template: its only message, as it is."""
+        if len(conversation.messages) > 1:
+            raise InvalidRequestError(
+                "messages: this checkpoint has no chat template, so that it continues the text of one message: send one, or take the "
+                "checkpoint that was trained to chat"
+            )
+        return self.plain(conversation)
 
     def plain(self, conversation: Conversation, marked: bool = True) -> Any:
         """Return the inputs of a checkpoint without a chat template: the text as it is, behind the placeholders of the media."""

@@ -15,7 +15,7 @@ from attrs import define, frozen
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.logits_process import LogitsProcessorList
 
-from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, StagePayload, TextChunk, TextResult
+from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, StagePayload, TextResult
 from omni_media.api import Limits
 from omni_torch.api import StopStrings
 from omni_transformers.calls.choice import Loop, calls_of
@@ -27,8 +27,11 @@ from omni_transformers.loading import generation_config, load_model, load_proces
 from omni_transformers.sampling import Choice, greedy
 from omni_transformers.words.adapters import DROPS_PROCESSORS, LIMIT_APART, ONE_AT_A_TIME
 from omni_transformers.words.declaration import GROUP
-from omni_transformers.words.pieces import pieces
+from omni_transformers.words.forms import Form, form_of
+from omni_transformers.words.pieces import Pieces
 from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.recognisers import RECOGNISERS
+from omni_transformers.words.replies import Replies, chunks_of, one_by_one
 
 
 class _Reports(StoppingCriteria):
@@ -77,11 +80,13 @@ class Writer:
 
     Args:
         defaults: of the parameters that a request does not give.
+        replies: reads them.
     """
 
     model: Any
     prompts: Prompts
     defaults: dict[str, Any]
+    replies: Replies
 
     @property
     def stop_ids(self) -> list[int]:
@@ -130,16 +135,14 @@ class Writer:
             )
 
         criteria: list[_Reports] = []
-        step, sent = pieces(self.prompts.tokenizer), 0
+        step, sent = Pieces(self.prompts.tokenizer, self.replies.marks), 0
         for token in in_turns(call):
             stops.feed(step(token))
             criteria[0].stopped = stops.end is not None
             piece, sent = stops.text[sent : stops.safe], max(sent, stops.safe)
             yield piece or None
         ids = choice.ids
-        whole = self.prompts.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if whole.startswith(stops.text):  # what is still incomplete is a replacement mark there
-            stops.feed(whole[len(stops.text) :])
+        stops.feed(step.rest())
         end = len(stops.text) if stops.end is None else stops.end
         yield stops.text[sent:end] or None
         ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
@@ -173,7 +176,9 @@ def load_writer(model_path: str, device: str, dtype: str, limits: dict[str, Any]
     source = read(model_path)
     model, processor = load_model(model_path, dtype, device), load_processor(model_path)
     prompts = Prompts(processor, source.architecture.inputs, source.architecture.name, Limits(**limits))
-    return Writer(model, prompts, defaults_of(source.generation, max_new_tokens=1024))
+    defaults = defaults_of(source.generation, max_new_tokens=1024)
+    form = Form() if source.architecture.name in RECOGNISERS else form_of(source.folder)
+    return Writer(model, prompts, defaults, Replies(prompts.tokenizer, form))
 
 
 def create_writer(
@@ -200,11 +205,12 @@ def create_writer(
 
     def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
         inputs = writer.inputs(payload.data or payload.request)  # the stage before hands the request on
-        text = yield from chunks(
-            writer.write(inputs, payload.request.params.get(GROUP, {})),
-            lambda piece: TextChunk(piece) if piece else None,
-        )
-        return TextResult(text.text, text.ids, text.finish_reason, text.usage)
+        told = writer.replies.begin(inputs["input_ids"][0].tolist() if "input_ids" in inputs else [])
+        written = writer.write(inputs, payload.request.params.get(GROUP, {}))
+        text = yield from one_by_one(chunks(written, lambda piece: chunks_of(told.read(piece))))
+        yield from chunks_of(told.read("", last=True))
+        usage = text.usage | ({"reasoning_tokens": told.tokens} if told.thoughts else {})
+        return TextResult(told.text, text.ids, text.finish_reason, usage, reasoning=told.thoughts)
 
     running = writer.running(1 if backend == "generate" else max_running)
     return Interleaved(write, running, calls_of(Loop(writer.model), backend, running, kv_cache_mb))

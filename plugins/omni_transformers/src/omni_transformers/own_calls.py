@@ -1,0 +1,68 @@
+"""What transformers' own call makes of one request, of kinds where that is one short call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from omni_core.api import StagePayload, text_of
+from omni_media.api import Samples
+from omni_transformers.checkpoints import Source
+from omni_transformers.loading import load_model, load_processor
+from omni_transformers.recognise.declaration import group
+from omni_transformers.recognise.generated import ADAPTERS, Asked
+from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.processors import processor_of
+from omni_transformers.recognise.turns import asked_of
+from omni_transformers.recognise.whisper_windows import THRESHOLDS
+
+
+@torch.inference_mode()
+def own_text(source: Source, dtype: str, payload: StagePayload, samples: Samples) -> str:
+    """Return the text that a recogniser writes of a recording at its own rate."""
+    model, processor = load_model(str(source.folder), dtype), processor_of(source)
+    rate = processor.feature_extractor.sampling_rate
+    languages, name = languages_of(source), source.architecture.name
+    asked = asked_of(payload, group(source))
+    spoken = languages.of(asked, group(source))
+    further: dict[str, Any] = {}
+    if name == "WhisperForConditionalGeneration":  # without its fallback, as a recording of one window is written here
+        further |= {"return_timestamps": False}
+        further |= {"task": asked["task"]} if "task" in asked else {}
+        for each in THRESHOLDS:
+            setattr(model.generation_config, each, None)
+    if name in ADAPTERS:
+        inputs, more = ADAPTERS[name](processor, samples, rate, Asked(spoken, spoken))
+        further |= more
+    else:
+        told = {"language": spoken} if spoken is not None else {}
+        audio = samples if source.architecture.form == "seq2seq" else [samples]
+        inputs = processor(audio=audio, sampling_rate=rate, return_tensors="pt", **told)
+    inputs = inputs.to(model.device, model.dtype)
+    if source.architecture.form == "transducer":
+        frames = inputs["input_features"].shape[1] // model.config.encoder_config.subsampling_factor + 2
+        further["max_new_tokens"] = model.config.max_symbols_per_step * frames
+    decode = getattr(processor, "batch_decode", processor.tokenizer.batch_decode)
+    if source.architecture.form == "ctc" and not hasattr(model, "generate"):
+        text: str = decode(model(**inputs).logits.argmax(-1))[0]
+        return text.strip()
+    made = model.generate(**inputs, **further)
+    ids = made if isinstance(made, torch.Tensor) else made.sequences
+    prompt = inputs["decoder_input_ids"].shape[1] if "decoder_input_ids" in inputs else 0
+    text = decode(ids[:, prompt:], skip_special_tokens=True)[0]
+    return text.strip()
+
+
+@torch.inference_mode()
+def own_sound(source: Source, dtype: str, payload: StagePayload, seed: int) -> Samples | None:
+    """Return the sound that a model makes of a sentence, float32 ``[n]``; ``None``: its own call is not one."""
+    if source.architecture.name != "VitsModel":
+        return None
+    model, tokenizer = load_model(str(source.folder), dtype), load_processor(str(source.folder), "AutoTokenizer")
+    text = text_of(payload.request.inputs["messages"][-1])
+    voice = {"speaker_id": 0} if model.config.num_speakers > 1 else {}
+    torch.manual_seed(seed)
+    wave: torch.Tensor = model(**tokenizer(text, return_tensors="pt"), **voice).waveform[0]
+    samples: Samples = wave.float().clamp(-1.0, 1.0).numpy(force=True)
+    return samples
