@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
-import soundfile
-from omni_serve_clients import http_client
-from PIL import Image
 from tiny_transformers import checkpoint, examples, listeners, seers
-
-from omni_core import open_async
-from omni_serve import Settings, create_app
-from omni_transformers.pipeline import transformers
+from tiny_transformers.serving import ending, image_url, input_audio, served, wav
 
 assert listeners
 assert seers
-pytestmark = pytest.mark.asyncio
-
-
-@asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[openai.AsyncOpenAI]:
-    """A client of a server of a checkpoint."""
-    async with open_async(transformers(str(folder))) as pipe:
-        app = create_app(pipe, Settings(model="tiny"))
-        yield openai.AsyncOpenAI(
-            api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=120
-        )
-
-
-def ending(name: str, folder: Path, token: int) -> Path:
-    """Return an architecture's checkpoint whose texts end with a token: random weights end none, and what is cut is no transcript."""
-    shutil.copytree(checkpoint(name), folder)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [258, token], "pad_token_id": 256}))
-    return folder
-
-
-def wav(samples: Any) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, 16_000, format="WAV", subtype="FLOAT")
-    return file.getvalue()
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("forks")]
 
 
 def text_of(name: str, ids: list[int]) -> str:
@@ -64,9 +28,8 @@ async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
         "Transcribe the audio into text.",
     )
     ids = examples.reference(name, [examples.part("audio"), {"type": "text", "text": prompt}])
-    sound = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav(samples)).decode(), "format": "wav"}}
     async with served(ending(name, tmp_path / "tiny", ids[5])) as client:
-        asked: Any = [{"role": "user", "content": [sound, {"type": "text", "text": prompt}]}]
+        asked: Any = [{"role": "user", "content": [input_audio(samples), {"type": "text", "text": prompt}]}]
         answer = await client.chat.completions.create(model="tiny", messages=asked)
         assert answer.choices[0].message.content == text_of(name, ids[: ids.index(ids[5]) + 1])
         assert answer.choices[0].finish_reason == "stop"
@@ -79,15 +42,12 @@ async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
 
 @pytest.mark.full
 async def test_a_seer_answers() -> None:
-    name, pixels = "LlavaForConditionalGeneration", examples.media("image")
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(pixels)).save(file, "PNG")
-    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    name = "LlavaForConditionalGeneration"
     async with served(checkpoint(name)) as client:
         asked: Any = [
             {
                 "role": "user",
-                "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}],
+                "content": [image_url(examples.media("image")), {"type": "text", "text": "What?"}],
             }
         ]
         answer = await client.chat.completions.create(model="tiny", messages=asked, max_tokens=examples.TOKENS)
