@@ -1,0 +1,52 @@
+"""What transformers' own code writes of a recording, by a recogniser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoProcessor
+
+from omni_transformers.architectures import table
+from omni_transformers.checkpoints import read
+from omni_transformers.recognise.processors import GraniteProcessor
+from tiny_transformers import checkpoint
+
+LANGUAGE = {
+    "CanaryForConditionalGeneration": "de",
+    "CohereAsrForConditionalGeneration": "de",
+    "SeamlessM4TForSpeechToText": "de",
+    "SeamlessM4Tv2ForSpeechToText": "de",
+    "Nemotron3_5AsrForRNNT": "de-DE",
+}
+"""By architecture, of those that must be told."""
+
+
+def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
+    """Return the tokens that transformers' own code writes, and their text."""
+    folder, form = checkpoint(name), table()[name].form
+    model = getattr(transformers, name).from_pretrained(folder)
+    granite = name == "GraniteSpeech5ForCTC"  # transformers' own needs torchaudio
+    processor: Any = GraniteProcessor(read(str(folder))) if granite else AutoProcessor.from_pretrained(folder)
+    given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
+    further: dict[str, Any] = {}
+    if name == "CanaryForConditionalGeneration":
+        inputs = processor.apply_transcription_request(samples, source_language="de", sampling_rate=16_000)
+    elif name == "CohereAsrForConditionalGeneration":
+        inputs = processor(samples, language="de", **given)
+        inputs.pop("audio_chunk_index")
+    else:
+        told = {"language": "de-DE"} if name == "Nemotron3_5AsrForRNNT" else {}
+        inputs = processor(audio=[samples] if granite else samples, **told, **given)
+    if name.startswith("Seamless"):
+        further["tgt_lang"] = "deu"
+    with torch.inference_mode():
+        if form == "ctc" and not hasattr(model, "generate"):
+            ids = model(**inputs).logits.argmax(-1)
+            return ids[0].tolist(), processor.batch_decode(ids)[0]
+        made = model.generate(**inputs, **further)
+    ids = made if isinstance(made, torch.Tensor) else made.sequences
+    text: str = (processor.tokenizer if granite else processor).batch_decode(ids, skip_special_tokens=True)[0]
+    return ids[0].tolist(), text
