@@ -34,10 +34,12 @@ async def served(folder: Path) -> AsyncIterator[openai.AsyncOpenAI]:
         )
 
 
-def ending(name: str, folder: Path, token: int) -> Path:
-    """Return an architecture's checkpoint whose texts end with a token: random weights end none, and what is cut is no transcript."""
-    shutil.copytree(checkpoint(name), folder)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [258, token], "pad_token_id": 256}))
+def ending(name: str, folder: Path, *tokens: int) -> Path:
+    """Return an architecture's checkpoint whose texts end with some tokens. Random weights end none; what is cut is no transcript."""
+    shutil.copytree(checkpoint(name), folder, dirs_exist_ok=True)
+    file = folder / "generation_config.json"
+    told = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({"pad_token_id": 256, **told, "eos_token_id": tokens}))
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,17 @@ LANGUAGE = {
 """By architecture, of those that must be told."""
 
 
-def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
+def reference(name: str, samples: np.ndarray, folder: Path | None = None) -> tuple[list[int], str]:
     """Return the tokens that transformers' own code writes, and their text."""
-    folder, form = checkpoint(name), table()[name].form
+    folder, form = folder or checkpoint(name), table()[name].form
+    further: dict[str, Any] = {}
     model = getattr(transformers, name).from_pretrained(folder)
+    if name == "WhisperForConditionalGeneration":  # with one in its config, transformers writes no short recording
+        model.generation_config.logprob_threshold = None
+        further["task"] = "transcribe"
     granite = name == "GraniteSpeech5ForCTC"  # transformers' own needs torchaudio
     processor: Any = GraniteProcessor(read(str(folder))) if granite else AutoProcessor.from_pretrained(folder)
     given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
-    further: dict[str, Any] = {}
     if name == "CanaryForConditionalGeneration":
         inputs = processor.apply_transcription_request(samples, source_language="de", sampling_rate=16_000)
     elif name == "CohereAsrForConditionalGeneration":
