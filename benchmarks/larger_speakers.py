@@ -52,6 +52,14 @@ def _never_ends(weight: str, end: int, channels: int) -> Callable[[Any], None]:
     return change
 
 
+def _quieter(codec: Any) -> None:
+    """Make the sound of a fresh codec quieter, which would clip."""
+    *_, last = (each for each in codec.decoder.modules() if isinstance(each, torch.nn.Conv1d))
+    with torch.no_grad():
+        last.weight.mul_(0.1)
+        last.bias.mul_(0.1)
+
+
 _MIMI = {
     "hidden_size": 512, "num_filters": 64, "upsample_groups": 512, "intermediate_size": 2048, "num_attention_heads": 8,
     "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 2, "sliding_window": 250, "layer_scale_initial_scale": 0.01,
@@ -148,7 +156,10 @@ def made(architecture: str, seconds: float, folder: Path) -> int:
     torch.manual_seed(0)
     count = 0
     if larger.codec is not None:
-        count += _written(_codec(architecture), tiny / "audio_tokenizer", larger.codec, folder / "audio_tokenizer")
+        change_codec = _quieter if larger.codec is _POCKET_CODEC else coded
+        count += _written(
+            _codec(architecture), tiny / "audio_tokenizer", larger.codec, folder / "audio_tokenizer", change_codec
+        )
     told = GenerationConfig.from_pretrained(tiny).to_dict() | dict(larger.told)
     frames = round(seconds * larger.rate)
     length = {"max_length": frames + 18} if architecture.startswith("Dia") else {"max_new_tokens": frames}
