@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/first_sound.py [--quick] [--json FILE] [--seconds 10] [--only NAME]
 
-The checkpoints have random weights and are made here (:mod:`larger_speakers`). Both compute the same frames with the same seed, in
+The checkpoints have random weights and are made here (:mod:`larger`). Both compute the same frames with the same seed, in
 turns, in one process and one thread; the stage is asked without a pipeline. Times are CPU seconds: other programs disturb them less.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import larger_speakers
+import larger
 import numpy as np
 import torch
 import transformers
@@ -74,7 +74,7 @@ def ask(
 
 def measure(architecture: str, text: str, seconds: float, rounds: int, folder: Path) -> list[Row]:
     """Speak by both, in turns."""
-    size = larger_speakers.made(architecture, seconds, folder)
+    size = larger.made(architecture, seconds, folder)
     own: Any = getattr(transformers, architecture).from_pretrained(folder).eval()
     speak = SAY[architecture](own, transformers.AutoTokenizer.from_pretrained(folder), folder)
     interface = pipeline(str(folder)).interface
@@ -109,7 +109,7 @@ def main(quick: bool, json_path: Path | None, seconds: float, only: str) -> None
     """Measure each model."""
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for architecture in larger_speakers.LARGER:
+    for architecture in larger.LARGER:
         if architecture.startswith(only):
             with tempfile.TemporaryDirectory() as folder:
                 rows += measure(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import larger_speakers
+import larger
 import numpy as np
 import torch
 import transformers
@@ -67,7 +67,7 @@ CODEC = {
     r"mlp_layer_scale": "layer_scale_2",
     **LAYER,
 }
-"""What is replaced, in this order, in the names of transformers' weights, to have those of the package."""
+"""Replacements, in this order, in the names of transformers' weights, to have those of the package."""
 
 
 def in_its_layout(state: dict[str, torch.Tensor], names: Mapping[str, str], heads: int) -> dict[str, torch.Tensor]:
@@ -155,7 +155,7 @@ def main(quick: bool, json_path: Path | None) -> None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        larger_speakers.made(NAME, 10, folder)
+        larger.made(NAME, 10, folder)
         other = theirs(folder)
         torch.set_num_threads(1)
         text, rate = TEXTS[quick], 24_000

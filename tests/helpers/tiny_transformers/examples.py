@@ -97,7 +97,11 @@ def reference(name: str, content: list[dict[str, Any]], folder: Path | None = No
     """Return the ids of transformers' own greedy ``generate()`` on the processor's own output."""
     folder = folder or checkpoint(name)
     model = getattr(transformers, name).from_pretrained(folder).eval()
-    processor = load_processor(str(folder))
+    return generated(name, model, load_processor(str(folder)), content)
+
+
+def generated(name: str, model: Any, processor: Any, content: list[dict[str, Any]]) -> list[int]:
+    """Return the ids of transformers' own greedy ``generate()``."""
     parts = as_transformers_reads(content)
     if getattr(processor, "chat_template", None) and name not in PROMPTS:
         inputs = processor.apply_chat_template(
@@ -178,7 +182,12 @@ def _generated(model: Any, inputs: Any) -> list[int]:
 def reference_transcript_ids(name: str, samples: Any, tokens: int = TOKENS) -> list[int]:
     """Return the ids of transformers' own greedy ``generate()`` on the processor's own request."""
     folder = checkpoint(name)
-    model, processor = getattr(transformers, name).from_pretrained(folder).eval(), load_processor(str(folder))
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    return transcript_ids(name, model, load_processor(str(folder)), samples, tokens)
+
+
+def transcript_ids(name: str, model: Any, processor: Any, samples: Any, tokens: int = TOKENS) -> list[int]:
+    """Return the ids of transformers' own greedy ``generate()`` on the processor's own request."""
     if hasattr(processor, "apply_transcription_request"):
         inputs = processor.apply_transcription_request(samples, return_tensors="pt")
     else:

@@ -1,4 +1,4 @@
-"""What transformers' own code writes of a recording, by a recogniser."""
+"""Recordings written down by transformers' own code."""
 
 from __future__ import annotations
 
@@ -27,14 +27,22 @@ LANGUAGE = {
 
 def reference(name: str, samples: np.ndarray, folder: Path | None = None) -> tuple[list[int], str]:
     """Return the tokens that transformers' own code writes, and their text."""
-    folder, form = folder or checkpoint(name), table()[name].form
-    further: dict[str, Any] = {}
+    return written(name, *loaded(name, folder or checkpoint(name)), samples)
+
+
+def loaded(name: str, folder: Path) -> tuple[Any, Any]:
+    """Return transformers' own model and its processor."""
     model = getattr(transformers, name).from_pretrained(folder)
     if name == "WhisperForConditionalGeneration":  # with one in its config, transformers writes no short recording
         model.generation_config.logprob_threshold = None
-        further["task"] = "transcribe"
-    granite = name == "GraniteSpeech5ForCTC"  # transformers' own needs torchaudio
-    processor: Any = GraniteProcessor(read(str(folder))) if granite else AutoProcessor.from_pretrained(folder)
+    if name == "GraniteSpeech5ForCTC":  # transformers' own needs torchaudio
+        return model, GraniteProcessor(read(str(folder)))
+    return model, AutoProcessor.from_pretrained(folder)
+
+
+def written(name: str, model: Any, processor: Any, samples: np.ndarray) -> tuple[list[int], str]:
+    """Return the tokens of a recording, and their text."""
+    granite, further = name == "GraniteSpeech5ForCTC", dict[str, Any]()
     given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
     if name == "CanaryForConditionalGeneration":
         inputs = processor.apply_transcription_request(samples, source_language="de", sampling_rate=16_000)
@@ -46,8 +54,10 @@ def reference(name: str, samples: np.ndarray, folder: Path | None = None) -> tup
         inputs = processor(audio=[samples] if granite else samples, **told, **given)
     if name.startswith("Seamless"):
         further["tgt_lang"] = "deu"
+    if name == "WhisperForConditionalGeneration":
+        further["task"] = "transcribe"
     with torch.inference_mode():
-        if form == "ctc" and not hasattr(model, "generate"):
+        if table()[name].form == "ctc" and not hasattr(model, "generate"):
             ids = model(**inputs).logits.argmax(-1)
             return ids[0].tolist(), processor.batch_decode(ids)[0]
         made = model.generate(**inputs, **further)

@@ -1,4 +1,4 @@
-"""Speakers of realistic sizes with random weights: the tests' tiny checkpoints with larger networks. They speak until they are stopped."""
+"""Checkpoints of realistic sizes with random weights: the tests' tiny ones with larger networks. Speakers speak until they are stopped."""
 
 from __future__ import annotations
 
@@ -149,19 +149,13 @@ def made(architecture: str, seconds: float, folder: Path) -> int:
     Pocket TTS and Phonon speak for 2 s and a third of a second for each letter instead.
     """
     larger, tiny = LARGER[architecture], checkpoint(architecture)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in tiny.iterdir():
-        if file.is_file() and file.suffix != ".safetensors":
-            (folder / file.name).write_text(file.read_text().replace(str(tiny), str(folder)))  # of the codec
-    torch.manual_seed(0)
     count = 0
     if larger.codec is not None:
         change_codec = _quieter if larger.codec is _POCKET_CODEC else coded
-        count += _written(
-            _codec(architecture), tiny / "audio_tokenizer", larger.codec, folder / "audio_tokenizer", change_codec
-        )
-    told = GenerationConfig.from_pretrained(tiny).to_dict() | dict(larger.told)
+        codec = _codec(architecture)
+        count += grown(codec, tiny / "audio_tokenizer", larger.codec, folder / "audio_tokenizer", change_codec)
     frames = round(seconds * larger.rate)
+    told = GenerationConfig.from_pretrained(tiny).to_dict() | dict(larger.told)
     length = {"max_length": frames + 18} if architecture.startswith("Dia") else {"max_new_tokens": frames}
     told = {**told, "max_length": None, **length}
 
@@ -170,26 +164,36 @@ def made(architecture: str, seconds: float, folder: Path) -> int:
         larger.change(model)
         model.generation_config = GenerationConfig.from_dict(told)
 
-    return count + _written(getattr(transformers, architecture), tiny, larger.sizes, folder, change)
+    return count + grown(getattr(transformers, architecture), tiny, larger.sizes, folder, change)
 
 
 def _codec(architecture: str) -> Any:
-    name = architecture.removesuffix("ForConditionalGeneration")
-    return {"Dia": lambda: transformers.DacModel, "HiggsAudioV2": codec_class}.get(
-        name, lambda: transformers.PocketTTSAudioTokenizerModel
-    )()
+    if architecture.startswith("Higgs"):
+        return codec_class()
+    return transformers.DacModel if architecture.startswith("Dia") else transformers.PocketTTSAudioTokenizerModel
 
 
-def _written(
+def grown(
     kind: Any, tiny: Path, sizes: Mapping[str, Any], folder: Path, change: Callable[[Any], object] = coded
 ) -> int:
+    """Write a checkpoint like another, with a larger network; return its parameters.
+
+    Args:
+        kind: the class of the model.
+        sizes: changed fields of the config.
+        change: changes the fresh model.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in tiny.iterdir():
+        if file.is_file() and file.suffix != ".safetensors":
+            (folder / file.name).write_text(file.read_text().replace(str(tiny), str(folder)))  # of the codec
+    torch.manual_seed(0)
     given = kind.config_class.from_pretrained(tiny).to_dict()
     model = kind(kind.config_class.from_dict(_merged(given, sizes))).eval()
+    if hasattr(model, "generation_config") and (tiny / "generation_config.json").exists():
+        model.generation_config = GenerationConfig.from_pretrained(tiny)
     change(model)
     model.save_pretrained(folder)
-    if folder.name == "audio_tokenizer":
-        for file in tiny.glob("preprocessor_config.json"):
-            (folder / file.name).write_bytes(file.read_bytes())
     return sum(each.numel() for each in model.parameters())
 
 
