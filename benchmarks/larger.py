@@ -104,7 +104,7 @@ LARGER = {
         },
     ),
     "HiggsAudioV2ForConditionalGeneration": Larger(
-        25.0,
+        50.0,
         {**_layers(512, 8, 8, head_dim=64), "num_codebooks": 8},
         {"acoustic_model_config": {"decoder_hidden_size": 512, "hidden_size": 256}, "target_bandwidths": [2.0]},
         change=_never_ends("audio_lm_head.weight", 33, 8),
