@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,15 @@ def times(parts: list[dict[str, Any]], processor: Any) -> dict[str, Any]:
     return {"do_sample_frames": False, "video_metadata": metadata}
 
 
-def reference(name: str, content: list[dict[str, Any]]) -> list[int]:
+def reference(name: str, content: list[dict[str, Any]], folder: Path | None = None) -> list[int]:
     """Return the ids of transformers' own greedy ``generate()`` on the processor's own output."""
-    folder = checkpoint(name)
+    folder = folder or checkpoint(name)
     model = getattr(transformers, name).from_pretrained(folder).eval()
-    processor = load_processor(str(folder))
+    return generated(name, model, load_processor(str(folder)), content)
+
+
+def generated(name: str, model: Any, processor: Any, content: list[dict[str, Any]]) -> list[int]:
+    """Return the ids of transformers' own greedy ``generate()``."""
     parts = as_transformers_reads(content)
     if getattr(processor, "chat_template", None) and name not in PROMPTS:
         inputs = processor.apply_chat_template(
@@ -174,17 +179,22 @@ def _generated(model: Any, inputs: Any) -> list[int]:
     return found
 
 
-def reference_transcript_ids(name: str, samples: Any) -> list[int]:
+def reference_transcript_ids(name: str, samples: Any, tokens: int = TOKENS) -> list[int]:
     """Return the ids of transformers' own greedy ``generate()`` on the processor's own request."""
     folder = checkpoint(name)
-    model, processor = getattr(transformers, name).from_pretrained(folder).eval(), load_processor(str(folder))
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    return transcript_ids(name, model, load_processor(str(folder)), samples, tokens)
+
+
+def transcript_ids(name: str, model: Any, processor: Any, samples: Any, tokens: int = TOKENS) -> list[int]:
+    """Return the ids of transformers' own greedy ``generate()`` on the processor's own request."""
     if hasattr(processor, "apply_transcription_request"):
         inputs = processor.apply_transcription_request(samples, return_tensors="pt")
     else:
         inputs = processor(audio=samples, return_tensors="pt")
     prompt = inputs["input_ids"].shape[1] if "input_ids" in inputs else 1
     with torch.inference_mode():
-        ids = model.generate(**inputs, **EXTRA.get(name, {}), do_sample=False, max_new_tokens=TOKENS)
+        ids = model.generate(**inputs, **EXTRA.get(name, {}), do_sample=False, max_new_tokens=tokens)
     found: list[int] = ids[0, prompt:].tolist()
     return found
 

@@ -16,6 +16,9 @@ from omni_transformers.speak.higgs import codec_class
 Samples = np.ndarray[Any, Any]
 Sound = Callable[..., list[Samples]]
 
+SAY: dict[str, Callable[..., Any]] = {}
+"""By architecture: a model, its tokenizer and its folder, to a function of a sentence, a recording and its words."""
+
 HEARD: dict[str, Sound] = {}
 """By architecture: the folder, sentences, a seed, and a recording of a voice with its words, to the sound of each sentence."""
 
@@ -25,6 +28,7 @@ def heard(*architectures: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
     def register(say: Callable[..., Any]) -> Callable[..., Any]:
         for architecture in architectures:
+            SAY[architecture] = say
             HEARD[architecture] = _seeded(architecture, say)
         return say
 

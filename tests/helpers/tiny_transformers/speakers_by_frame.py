@@ -186,6 +186,15 @@ def phonon(folder: Path) -> None:
     )
 
 
+def goes_on(model: VibeVoiceForConditionalGeneration) -> None:
+    """Let a VibeVoice speak on: one coordinate is large, and stands for the token of a frame."""
+    with torch.no_grad():
+        model.model.language_model.embed_tokens.weight[:, 0] = 10.0
+        model.model.multi_modal_projector.linear_2.bias[0] = 10.0
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[261, 0] = 5.0
+
+
 @maker("VibeVoiceForConditionalGeneration")
 def vibevoice(folder: Path) -> None:
     codec = {"hidden_size": 8, "num_filters": 4, "downsampling_ratios": [2, 5], "depths": [1, 1, 1]}
@@ -197,13 +206,9 @@ def vibevoice(folder: Path) -> None:
         pad_token_id=256, eos_token_id=258, audio_bos_token_id=259, audio_eos_token_id=260, audio_token_id=261,
     )  # fmt: skip
     model = VibeVoiceForConditionalGeneration(config)
-    inner = model.model
-    with torch.no_grad():  # it goes on speaking: one coordinate is large, and stands for the token of a frame
-        inner.language_model.embed_tokens.weight[:, 0] = 10.0
-        inner.multi_modal_projector.linear_2.bias[0] = 10.0
-        model.lm_head.weight.zero_()
-        model.lm_head.weight[261, 0] = 5.0
-        for module in inner.diffusion_head.modules():
+    goes_on(model)
+    with torch.no_grad():
+        for module in model.model.diffusion_head.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.normal_(0, 0.3)
     model.generation_config = GenerationConfig(

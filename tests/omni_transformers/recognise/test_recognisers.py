@@ -17,6 +17,7 @@ import transformers
 from tiny_transformers import MAKERS, checkpoint, recognisers
 from tiny_transformers.driving import replies, running
 from tiny_transformers.tiny_whisper import hear, tone
+from tiny_transformers.written import LANGUAGE, reference
 from transformers import AutoProcessor
 
 from omni_core.api import ConfigError, InvalidRequestError, Scheduler, Transcript, Word
@@ -32,13 +33,6 @@ assert recognisers
 SMALL = ("MoonshineForConditionalGeneration", "Wav2Vec2ForCTC", "ParakeetForTDT")
 NAMES = [name for name in MAKERS if table()[name].kind == "recognise" and name != "WhisperForConditionalGeneration"]
 ALL = [pytest.param(name, marks=[] if name in SMALL else [pytest.mark.full], id=name) for name in NAMES]
-LANGUAGE = {
-    "CanaryForConditionalGeneration": "de",
-    "CohereAsrForConditionalGeneration": "de",
-    "SeamlessM4TForSpeechToText": "de",
-    "SeamlessM4Tv2ForSpeechToText": "de",
-    "Nemotron3_5AsrForRNNT": "de-DE",
-}
 
 
 @pytest.fixture(scope="module", params=ALL)
@@ -59,34 +53,6 @@ def scheduler(name: str) -> Iterator[Scheduler]:
 def asked(name: str, samples: np.ndarray, **params: Any) -> Any:
     language = {"language": LANGUAGE[name]} if name in LANGUAGE else {}
     return hear(samples, **language, **params)
-
-
-def reference(name: str, samples: np.ndarray) -> tuple[list[int], str]:
-    """Return the tokens that transformers' own code writes, and their text."""
-    folder, form = checkpoint(name), table()[name].form
-    model = getattr(transformers, name).from_pretrained(folder)
-    granite = name == "GraniteSpeech5ForCTC"  # transformers' own needs torchaudio
-    processor: Any = GraniteProcessor(read(str(folder))) if granite else AutoProcessor.from_pretrained(folder)
-    given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
-    further: dict[str, Any] = {}
-    if name == "CanaryForConditionalGeneration":
-        inputs = processor.apply_transcription_request(samples, source_language="de", sampling_rate=16_000)
-    elif name == "CohereAsrForConditionalGeneration":
-        inputs = processor(samples, language="de", **given)
-        inputs.pop("audio_chunk_index")
-    else:
-        told = {"language": "de-DE"} if name == "Nemotron3_5AsrForRNNT" else {}
-        inputs = processor(audio=[samples] if granite else samples, **told, **given)
-    if name.startswith("Seamless"):
-        further["tgt_lang"] = "deu"
-    with torch.inference_mode():
-        if form == "ctc" and not hasattr(model, "generate"):
-            ids = model(**inputs).logits.argmax(-1)
-            return ids[0].tolist(), processor.batch_decode(ids)[0]
-        made = model.generate(**inputs, **further)
-    ids = made if isinstance(made, torch.Tensor) else made.sequences
-    text: str = (processor.tokenizer if granite else processor).batch_decode(ids, skip_special_tokens=True)[0]
-    return ids[0].tolist(), text
 
 
 def heard(scheduler: Scheduler, request: Any) -> Transcript:

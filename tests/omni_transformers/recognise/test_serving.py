@@ -10,18 +10,16 @@ import wave
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 import numpy as np
 import openai
 import pytest
 import pytest_asyncio
 from tiny_transformers import checkpoint, recognisers
 from tiny_transformers.driving import replies, running
+from tiny_transformers.serving import served
 from tiny_transformers.tiny_whisper import hear, tone
 
-from omni_core import open_async
 from omni_core.api import Transcript
-from omni_transformers.pipeline import transformers
 from omni_transformers.recognise.whisper import create_whisper
 
 assert recognisers
@@ -42,18 +40,9 @@ FILE = ("talk.wav", recorded(tone(5.0, 2)))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["WhisperForConditionalGeneration"])
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[openai.AsyncOpenAI]:
-    serve = pytest.importorskip("omni_serve")  # not there where this distribution is tested alone
-    async with open_async(transformers(str(checkpoint(request.param)))) as pipe:
-        transport = httpx2.ASGITransport(app=serve.create_app(pipe))
-        async with httpx2.AsyncClient(transport=transport) as http:
-            yield openai.AsyncOpenAI(api_key="none", base_url="http://test/v1", http_client=http, max_retries=0)
-
-
-async def served(client: openai.AsyncOpenAI) -> str:
-    """Return the name of the model."""
-    [name] = [each.id async for each in client.models.list()]
-    return name
+async def client(request: pytest.FixtureRequest, forks: None) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with served(checkpoint(request.param)) as client:
+        yield client
 
 
 def expected() -> Transcript:
@@ -68,12 +57,12 @@ def expected() -> Transcript:
 
 async def test_a_recording_is_written_down_in_every_form(client: openai.AsyncOpenAI) -> None:
     whole = expected()
-    answer = await client.audio.transcriptions.create(model=await served(client), file=FILE)
+    answer = await client.audio.transcriptions.create(model="tiny", file=FILE)
     assert answer.text == whole.text != ""
-    text = await client.audio.transcriptions.create(model=await served(client), file=FILE, response_format="text")
+    text = await client.audio.transcriptions.create(model="tiny", file=FILE, response_format="text")
     assert text == f"{whole.text}\n"
     both = await client.audio.transcriptions.create(
-        model=await served(client),
+        model="tiny",
         file=FILE,
         response_format="verbose_json",
         timestamp_granularities=["segment", "word"],
@@ -85,7 +74,7 @@ async def test_a_recording_is_written_down_in_every_form(client: openai.AsyncOpe
         (each.text, each.start, each.end, each.token_ids) for each in whole.segments
     ]
     assert [(each.word, each.start) for each in both.words] == [(each.text, each.start) for each in whole.words]
-    stream = await client.audio.transcriptions.create(model=await served(client), file=FILE, stream=True)
+    stream = await client.audio.transcriptions.create(model="tiny", file=FILE, stream=True)
     events = [each async for each in stream]
     deltas = [each.delta for each in events if each.type == "transcript.text.delta"]
     assert len(deltas) > 1
@@ -94,7 +83,7 @@ async def test_a_recording_is_written_down_in_every_form(client: openai.AsyncOpe
 
 async def test_the_request_chooses_language_and_task(client: openai.AsyncOpenAI) -> None:
     german = await client.audio.transcriptions.create(
-        model=await served(client),
+        model="tiny",
         file=FILE,
         language="de",
         prompt="abc",
@@ -103,13 +92,13 @@ async def test_the_request_chooses_language_and_task(client: openai.AsyncOpenAI)
     )
     assert german.language == "de"
     with pytest.raises(openai.BadRequestError, match="language: must be one of: de, en, ja, is 'fr'"):
-        await client.audio.transcriptions.create(model=await served(client), file=FILE, language="fr")
+        await client.audio.transcriptions.create(model="tiny", file=FILE, language="fr")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("client", ["Wav2Vec2ForCTC", "ParakeetForTDT"], indirect=True)
 async def test_models_of_other_forms_tell_times_and_stream(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": await served(client), "file": FILE}
+    asked: dict[str, Any] = {"model": "tiny", "file": FILE}
     both = await client.audio.transcriptions.create(
         **asked, response_format="verbose_json", timestamp_granularities=["segment", "word"]
     )

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import openai
 import pytest
 import soundfile
 from click.testing import CliRunner
-from omni_serve_clients import http_client
 from tiny_transformers import checkpoint, speakers, speakers_by_frame
 from tiny_transformers.heard import HEARD
+from tiny_transformers.serving import served
 
-from omni_core import open_async
 from omni_core.cli.main import omni
-from omni_serve import Settings, create_app
-from omni_transformers.pipeline import transformers
 from omni_transformers.speak.declaration import SPEAKERS
 
 assert speakers and speakers_by_frame  # noqa: PT018
 ALL = [pytest.param(name, marks=() if name == "VitsModel" else pytest.mark.full) for name in SPEAKERS]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("architecture", ALL)
 async def test_the_sdk_gets_the_sound_as_wav_and_as_pcm(architecture: str) -> None:
     folder = checkpoint(architecture)
-    async with open_async(transformers(str(folder))) as pipe:
-        app = create_app(pipe, Settings())
-        client = openai.AsyncOpenAI(
-            api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0
-        )
-        asked = {"model": architecture, "voice": "default", "input": "Hello there.", "extra_body": {"seed": 3}}
+    async with served(folder) as client:
+        asked: Any = {"model": "tiny", "voice": "default", "input": "Hello there.", "extra_body": {"seed": 3}}
         wav = await client.audio.speech.create(**asked, response_format="wav")
         pcm = await client.audio.speech.create(**asked, response_format="pcm")
     samples, rate = soundfile.read(io.BytesIO(wav.content), dtype="float32")

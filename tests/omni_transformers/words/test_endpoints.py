@@ -2,60 +2,85 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
-import soundfile
-from omni_serve_clients import http_client
-from PIL import Image
-from tiny_transformers import checkpoint, examples, listeners, seers
+from tiny_transformers import (
+    MAKERS,
+    causal,
+    checkpoint,
+    examples,
+    further_seers,
+    late_seers,
+    listeners,
+    omnis,
+    seers,
+    writers,
+)
 from tiny_transformers.scripted import save_scripted
+from tiny_transformers.serving import ending, image_url, input_audio, served, wav
 
-from omni_core import open_async
-from omni_serve import Settings, create_app
-from omni_transformers.pipeline import transformers
+from omni_transformers.architectures import table
+from omni_transformers.loading import load_processor
+from omni_transformers.words.messages import rate_of
+from omni_transformers.words.recognisers import RECOGNISERS
 
-assert listeners
-assert seers
-pytestmark = pytest.mark.asyncio
+assert all((further_seers, late_seers, listeners, omnis, seers, writers))
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("forks")]
 
-
-@asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[openai.AsyncOpenAI]:
-    """A client of a server of a checkpoint."""
-    async with open_async(transformers(str(folder))) as pipe:
-        app = create_app(pipe, Settings(model="tiny"))
-        yield openai.AsyncOpenAI(
-            api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=120
-        )
+NAMES = [name for name in dict.fromkeys([*MAKERS, *causal.CONFIGS]) if table()[name].kind == "words"]
 
 
-def ending(name: str, folder: Path, token: int) -> Path:
-    """Return an architecture's checkpoint whose texts end with a token: random weights end none, and what is cut is no transcript."""
-    shutil.copytree(checkpoint(name), folder)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [258, token], "pad_token_id": 256}))
-    return folder
+def cases(names: list[str], always: str) -> list[object]:
+    """Return names as parameters of a test; each run has one of them."""
+    return [pytest.param(name, id=name, marks=[] if name == always else [pytest.mark.full]) for name in names]
 
 
-def wav(samples: Any) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, 16_000, format="WAV", subtype="FLOAT")
-    return file.getvalue()
-
-
-def text_of(name: str, ids: list[int]) -> str:
+def text_of(folder: Path, ids: list[int]) -> str:
     """Return the text of tokens."""
-    text: str = examples.load_processor(str(checkpoint(name))).tokenizer.decode(ids, skip_special_tokens=True)
+    processor = load_processor(str(folder))
+    text: str = getattr(processor, "tokenizer", processor).decode(ids, skip_special_tokens=True)
     return text
+
+
+@pytest.mark.parametrize(
+    "name", cases([name for name in NAMES if name not in RECOGNISERS], "LlavaForConditionalGeneration")
+)
+async def test_a_message_is_answered_as_by_generate(name: str) -> None:
+    folder = checkpoint(name) if name in MAKERS else causal.checkpoint(name)
+    rate = rate_of(load_processor(str(folder)))
+    text = {"type": "text", "text": examples.TEXTS.get(name, "What?")}
+    sent = {
+        "image": lambda: image_url(examples.media("image")),
+        "audio": lambda: input_audio(examples.media("audio"), rate),
+    }
+    async with served(folder) as client:
+        for kind in [each for each in table()[name].inputs if each in sent] or ["text"]:
+            parts = [text] if kind == "text" else [sent[kind](), text]
+            asked: Any = [{"role": "user", "content": parts}]
+            answer = await client.chat.completions.create(model="tiny", messages=asked, max_tokens=examples.TOKENS)
+            content = [text] if kind == "text" else [examples.part(kind, 0, rate), text]
+            ids = examples.reference(name, content, folder)
+            assert answer.choices[0].message.content == text_of(folder, ids)
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens == len(ids)
+
+
+@pytest.mark.parametrize("name", cases([*RECOGNISERS], "GlmAsrForConditionalGeneration"))
+async def test_a_recording_is_written_down_as_by_generate(name: str, tmp_path: Path) -> None:
+    samples, rate = examples.media("audio"), rate_of(load_processor(str(checkpoint(name))))
+    each_frame = name.startswith("Kyutai")  # it writes a token for each frame of sound, and no more
+    ids, folder = (
+        examples.reference_transcript_ids(name, samples, 20 if each_frame else examples.TOKENS),
+        checkpoint(name),
+    )
+    if not each_frame:
+        folder, ids = ending(name, tmp_path / "tiny", 258, ids[5]), ids[: ids.index(ids[5]) + 1]
+    async with served(folder) as client:
+        written = await client.audio.transcriptions.create(model="tiny", file=("a.wav", wav(samples, rate)))
+    assert written.text == text_of(folder, ids) != ""
 
 
 async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
@@ -65,11 +90,10 @@ async def test_a_listener_answers_and_writes_down(tmp_path: Path) -> None:
         "Transcribe the audio into text.",
     )
     ids = examples.reference(name, [examples.part("audio"), {"type": "text", "text": prompt}])
-    sound = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav(samples)).decode(), "format": "wav"}}
-    async with served(ending(name, tmp_path / "tiny", ids[5])) as client:
-        asked: Any = [{"role": "user", "content": [sound, {"type": "text", "text": prompt}]}]
+    async with served(ending(name, tmp_path / "tiny", 258, ids[5])) as client:
+        asked: Any = [{"role": "user", "content": [input_audio(samples), {"type": "text", "text": prompt}]}]
         answer = await client.chat.completions.create(model="tiny", messages=asked)
-        assert answer.choices[0].message.content == text_of(name, ids[: ids.index(ids[5]) + 1])
+        assert answer.choices[0].message.content == text_of(checkpoint(name), ids[: ids.index(ids[5]) + 1])
         assert answer.choices[0].finish_reason == "stop"
         written = await client.audio.transcriptions.create(model="tiny", file=("a.wav", wav(samples)))
         assert written.text == answer.choices[0].message.content
@@ -97,28 +121,25 @@ async def test_thoughts_and_calls_of_tools(tmp_path: Path) -> None:
 
 @pytest.mark.full
 async def test_a_seer_answers() -> None:
-    name, pixels = "LlavaForConditionalGeneration", examples.media("image")
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(pixels)).save(file, "PNG")
-    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    name = "LlavaForConditionalGeneration"
     async with served(checkpoint(name)) as client:
         asked: Any = [
             {
                 "role": "user",
-                "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}],
+                "content": [image_url(examples.media("image")), {"type": "text", "text": "What?"}],
             }
         ]
         answer = await client.chat.completions.create(model="tiny", messages=asked, max_tokens=examples.TOKENS)
     ids = examples.reference(name, [examples.part("image"), {"type": "text", "text": "What?"}])
-    assert answer.choices[0].message.content == text_of(name, ids)
+    assert answer.choices[0].message.content == text_of(checkpoint(name), ids)
 
 
 @pytest.mark.full
 async def test_a_recogniser_writes_down(tmp_path: Path) -> None:
     name, samples = "GlmAsrForConditionalGeneration", examples.media("audio")
     ids = examples.reference_transcript_ids(name, samples)
-    expected = text_of(name, ids[: ids.index(ids[5]) + 1])
-    async with served(ending(name, tmp_path / "tiny", ids[5])) as client:
+    expected = text_of(checkpoint(name), ids[: ids.index(ids[5]) + 1])
+    async with served(ending(name, tmp_path / "tiny", 258, ids[5])) as client:
         file = ("a.wav", wav(samples))
         text = await client.audio.transcriptions.create(model="tiny", file=file, response_format="text")
         stream = await client.audio.transcriptions.create(model="tiny", file=file, stream=True)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import torch
 from torch.nn import Conv1d, ConvTranspose1d, Module
-from torch.nn.functional import pad
+from torch.nn.functional import fold, pad
 
 FIRST, MOST = 4, 32
 """Frames of the first window and of the longest; each is twice the one before."""
@@ -150,7 +150,7 @@ def _convolved(module: Any, inputs: torch.Tensor, state: dict[Module, torch.Tens
 def _upsampled(module: Any, inputs: torch.Tensor, state: dict[Module, torch.Tensor]) -> torch.Tensor:
     conv = module.conv
     bias = 0.0 if conv.bias is None else conv.bias[:, None]
-    sums = conv(inputs) - bias
+    sums = _sums(conv, inputs, bias)
     overlap = conv.kernel_size[0] - conv.stride[0]
     before = state.get(module)
     if before is not None:
@@ -159,3 +159,15 @@ def _upsampled(module: Any, inputs: torch.Tensor, state: dict[Module, torch.Tens
     state[module] = sums[..., end:]
     output: torch.Tensor = sums[..., :end] + bias
     return output
+
+
+def _sums(conv: ConvTranspose1d, inputs: torch.Tensor, bias: torch.Tensor | float) -> torch.Tensor:
+    """Return a transposed convolution without its bias; on a CPU as a product, as PyTorch's own is slow for the few inputs of a frame."""
+    is_plain = (conv.groups, conv.padding, conv.output_padding, conv.dilation) == (1, (0,), (0,), (1,))
+    if inputs.device.type != "cpu" or not is_plain:
+        sums: torch.Tensor = conv(inputs) - bias
+        return sums
+    products = (inputs.transpose(1, 2) @ conv.weight.flatten(1)).transpose(1, 2)  # [batch, outputs * kernel, inputs]
+    [width], [stride] = conv.kernel_size, conv.stride
+    length = (inputs.shape[-1] - 1) * stride + width
+    return fold(products, (1, length), (1, width), stride=(1, stride))[:, :, 0]
