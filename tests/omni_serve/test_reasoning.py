@@ -1,4 +1,4 @@
-"""What a model thinks before it answers, by OpenAI's own client: beside the content, never in it."""
+"""Thoughts of a model before its answer, by OpenAI's own client: beside the content, never in it."""
 
 from __future__ import annotations
 

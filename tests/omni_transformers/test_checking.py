@@ -1,4 +1,4 @@
-"""What `omni models check` says of each kind of checkpoint."""
+"""The findings of `omni models check`, by kind of checkpoint."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ class Sound:
 class Pipe:
     """Raises the errors that it was given, one per call, then answers."""
 
-    def __init__(self, *errors: Exception) -> None:
+    def __init__(self, *errors: Exception, reasoning: str = "") -> None:
         self.errors = [*errors]
+        self.reasoning = reasoning
         self.calls: list[tuple[Any, dict[str, Any]]] = []
 
     async def chat(self, message: Any, **arguments: Any) -> Any:
@@ -46,7 +47,7 @@ class Pipe:
             raise self.errors.pop(0)
         usage = SimpleNamespace(prompt_tokens=1, completion_tokens=2, total_tokens=3)
         found = {"text": "hello", "audio": Sound(), "usage": usage, "finish_reason": "stop", "notices": []}
-        return SimpleNamespace(**found, request_id="r")
+        return SimpleNamespace(**found, reasoning=self.reasoning, request_id="r")
 
     speak = chat
 
@@ -81,6 +82,9 @@ async def test_an_openai_answer() -> None:
     assert (body["object"], body["model"], body["usage"]["total_tokens"]) == ("chat.completion", "demo", 3)
     choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}
     assert body["choices"] == [choice]
+    thought = (await answered(Pipe(reasoning="Hm"), line))["response"]["body"]["choices"][0]["message"]
+    assert thought == {"role": "assistant", "content": "hello", "reasoning_content": "Hm"}
+    assert (await answered(Pipe(reasoning="Hm"), {"text": "hi"}))["reasoning"] == "Hm"
     bad = await answered(Pipe(InvalidRequestError("params.x: no such parameter")), line)
     assert bad["response"] is None
     assert bad["error"]["code"] == bad["error"]["type"] == "InvalidRequestError"

@@ -1,4 +1,4 @@
-"""What a model thinks is told from what it answers, however its text is cut into pieces."""
+"""Thoughts are told from answers, however a text is cut into pieces."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class Reply:
 
     @property
     def reasoning(self) -> str:
-        """What the model has thought before it answered; empty if it tells none."""
+        """The thoughts of the model before its answer; empty if it tells none."""
         return getattr(self.outputs.get("text"), "reasoning", "")
 
     @property

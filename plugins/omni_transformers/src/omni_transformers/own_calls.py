@@ -1,4 +1,4 @@
-"""What transformers' own call makes of one request, of kinds where that is one short call."""
+"""Transformers' own call for one request, of kinds where that is one short call."""
 
 from __future__ import annotations
 

@@ -105,12 +105,14 @@ class Answerer:
         if not line.openai:
             found = {"text": reply.text, "audio": audio, "finish_reason": reply.finish_reason, "usage": usage}
             notices = {"notices": reply.notices} if reply.notices else {}
-            return {**_head(line), **found, **notices, "error": None}
+            thoughts = {"reasoning": reply.reasoning} if reply.reasoning else {}
+            return {**_head(line), **found, **thoughts, **notices, "error": None}
         model = line.model or self.name
         if line.url == SPEECH_URL:
             body: dict[str, Any] = {"object": "audio.speech", "model": model, "audio": audio, "usage": usage}
         else:
             message = {"role": "assistant", "content": reply.text, **({"audio": audio} if audio else {})}
+            message |= {"reasoning_content": reply.reasoning} if reply.reasoning else {}
             choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
             body = {
                 "id": f"chatcmpl-{reply.request_id}",

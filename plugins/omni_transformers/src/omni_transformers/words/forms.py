@@ -1,4 +1,4 @@
-"""How a checkpoint writes its thoughts and its calls of tools, by its chat template. Imports no torch."""
+"""The form of thoughts and of calls of tools in the replies of a checkpoint, by its chat template. Imports no torch."""
 
 from __future__ import annotations
 

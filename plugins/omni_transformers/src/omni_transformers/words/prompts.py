@@ -77,7 +77,7 @@ class Prompts:
         special = getattr(self.tokenizer, "special_tokens_map", {})
         try:
             render_jinja_template(
-                [[{"role": "user", "content": content}]], None, None, template, add_generation_prompt=True, **special
+                [[{"role": "user", "content": content}]], chat_template=template, add_generation_prompt=True, **special
             )
         except (TemplateSyntaxError, SecurityError) as error:
             line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
