@@ -167,6 +167,31 @@ def made(architecture: str, seconds: float, folder: Path) -> int:
     return count + grown(getattr(transformers, architecture), tiny, larger.sizes, folder, change)
 
 
+def listening(tokens: int, folder: Path) -> int:
+    """Write a Whisper with windows of 30 s that writes so many tokens of each; return its parameters."""
+    wide = {"d_model": 640, "encoder_attention_heads": 10, "decoder_attention_heads": 10}
+    deep = {"encoder_layers": 6, "decoder_layers": 8, "encoder_ffn_dim": 2560, "decoder_ffn_dim": 2560}
+    sizes = {
+        **wide,
+        **deep,
+        "num_mel_bins": 80,
+        "max_source_positions": 1500,
+        "max_target_positions": 448,
+        "init_std": 0.02,
+    }
+    tiny = checkpoint("WhisperForConditionalGeneration")
+
+    def change(model: Any) -> None:
+        told = model.generation_config
+        told.update(max_length=4 + tokens, suppress_tokens=[*told.suppress_tokens, 256], alignment_heads=None)
+
+    size = grown(transformers.WhisperForConditionalGeneration, tiny, sizes, folder, change)
+    tokenizer = transformers.WhisperProcessor.from_pretrained(tiny).tokenizer
+    features = transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=30)
+    transformers.WhisperProcessor(features, tokenizer).save_pretrained(folder)
+    return size
+
+
 def _codec(architecture: str) -> Any:
     if architecture.startswith("Higgs"):
         return codec_class()
