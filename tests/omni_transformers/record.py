@@ -19,21 +19,24 @@ COMPARISONS = {
     "recognise/test_whisper.py": "test_a_window_is_written_as_by_generate_token_by_token",
     "words/test_architectures.py": "test_answers_are_those_of_generate or test_transcripts_are_those_of_generate",
     "words/test_engine.py": "test_ids_at_once_equal_those_of_generate_and_streams_equal_texts",
-    "speak/test_endpoint.py": "test_the_sdk_gets_the_sound_as_wav_and_as_pcm",
-    "recognise/test_endpoints.py": "test_a_recording_is_written_down_as_by_transformers",
-    "words/test_endpoints.py": "test_a_message_is_answered_as_by_generate or test_a_recording_is_written_down_as_by_generate",
 }
 """By file, the tests that compare an architecture, which is a parameter of them."""
+
+ENDPOINTS = {
+    "speak/test_endpoint.py": "test_the_sdk_gets_the_sound_as_wav_and_as_pcm",
+    "recognise/test_serving.py": "test_a_recording_is_written_down_as_by_transformers",
+    "words/test_endpoints.py": "test_a_message_is_answered_as_by_generate or test_a_recording_is_written_down_as_by_generate",
+}
+"""By file, the tests that ask one through its endpoint."""
 
 STREAMS = {"seq2seq": "tokens", "ctc": "windows", "transducer": "windows"}
 
 
 class Passed:
-    """Collects the architectures of which every comparison has passed, and those that were asked through their endpoint."""
+    """Collects the architectures of which every comparison has passed."""
 
     def __init__(self) -> None:
         self.passed: set[str] = set()
-        self.asked: set[str] = set()
         self.failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -42,25 +45,27 @@ class Passed:
         if report.failed:
             self.failed.add(name)
         elif report.when == "call" and report.passed:
-            (self.asked if "test_endpoint" in report.nodeid else self.passed).add(name)
+            self.passed.add(name)
 
 
 def main() -> None:
-    collected = Passed()
-    for file, names in COMPARISONS.items():
-        pytest.main(["-q", "-m", "", "-k", names, "-p", "no:cacheprovider", str(HERE / file)], plugins=[collected])
+    compared, asked = Passed(), Passed()
+    for collected, tests in ((compared, COMPARISONS), (asked, ENDPOINTS)):
+        for file, names in tests.items():
+            pytest.main(["-q", "-m", "", "-k", names, "-p", "no:cacheprovider", str(HERE / file)], plugins=[collected])
+    failed = compared.failed | asked.failed
     import transformers
 
     from omni_transformers.checked import FILE
 
     table = {
         name: {**how(name), "transformers": transformers.__version__}
-        for name in sorted((collected.passed & collected.asked) - collected.failed)
+        for name in sorted((compared.passed & asked.passed) - failed)
     }
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
     FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    print(f"{len(table)} architectures; not equal: {', '.join(sorted(collected.failed)) or 'none'}")
-    sys.exit(bool(collected.failed))
+    print(f"{len(table)} architectures; not equal: {', '.join(sorted(failed)) or 'none'}")
+    sys.exit(bool(failed))
 
 
 def how(name: str) -> dict[str, str]:

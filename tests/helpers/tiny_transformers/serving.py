@@ -15,7 +15,6 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from omni_serve_clients import http_client
 from PIL import Image
 
 from omni_core import open_async
@@ -27,6 +26,8 @@ from tiny_transformers import checkpoint
 async def served(folder: Path) -> AsyncIterator[openai.AsyncOpenAI]:
     """A client of a server of a checkpoint, whose model is called ``tiny``."""
     serve = pytest.importorskip("omni_serve")  # not there where this distribution is tested alone
+    from omni_serve_clients import http_client
+
     async with open_async(transformers(str(folder))) as pipe:
         app = serve.create_app(pipe, serve.Settings(model="tiny"))
         yield openai.AsyncOpenAI(

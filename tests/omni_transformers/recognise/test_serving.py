@@ -8,18 +8,21 @@ import subprocess
 import sys
 import wave
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
 import pytest_asyncio
-from tiny_transformers import checkpoint, recognisers
+from tiny_transformers import MAKERS, checkpoint, recognisers
 from tiny_transformers.driving import replies, running
-from tiny_transformers.serving import served
+from tiny_transformers.serving import ending, served, wav
 from tiny_transformers.tiny_whisper import hear, tone
+from tiny_transformers.written import LANGUAGE, reference
 
 from omni_core.api import Transcript
+from omni_transformers.architectures import table
 from omni_transformers.recognise.whisper import create_whisper
 
 assert recognisers
@@ -34,6 +37,9 @@ def recorded(samples: np.ndarray) -> bytes:
         file.writeframes((samples * 32_767).astype("<i2").tobytes())
     return stream.getvalue()
 
+
+NAMES = [name for name in MAKERS if table()[name].kind == "recognise"]
+ALL = [pytest.param(name, id=name, marks=[] if name == "Wav2Vec2ForCTC" else [pytest.mark.full]) for name in NAMES]
 
 FILE = ("talk.wav", recorded(tone(5.0, 2)))
 """Three windows of the tiny Whisper."""
@@ -106,6 +112,23 @@ async def test_models_of_other_forms_tell_times_and_stream(client: openai.AsyncO
     assert " ".join(each.text for each in both.segments or []) == both.text
     stream = await client.audio.transcriptions.create(**asked, stream=True)
     assert [each async for each in stream][-1].text == both.text
+
+
+@pytest.mark.usefixtures("forks")
+@pytest.mark.parametrize("name", ALL)
+async def test_a_recording_is_written_down_as_by_transformers(name: str, tmp_path: Path) -> None:
+    samples, folder = tone(1.5), checkpoint(name)
+    ids, text = reference(name, samples)
+    ends = [2]
+    may_not_end = table()[name].form == "seq2seq" and name != "WhisperForConditionalGeneration"
+    while may_not_end and ids[-1] not in ends:
+        ends.append(ids[-3])
+        folder = ending(name, tmp_path / "tiny", *ends)
+        ids, text = reference(name, samples, folder)
+    language = {"language": LANGUAGE[name]} if name in LANGUAGE else {}
+    async with served(folder) as client:
+        written = await client.audio.transcriptions.create(model="tiny", file=("a.wav", wav(samples)), **language)
+    assert written.text == text.strip() != ""
 
 
 @pytest.mark.full
