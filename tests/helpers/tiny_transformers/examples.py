@@ -212,10 +212,11 @@ def check(name: str, backend: str = "steps") -> None:
     kinds = [each for each in table()[name].inputs if each != "text"] + ([] if name in NEEDS else ["text"])
     processor = load_processor(folder)
     contents = conversations(kinds, rate_of(processor), TEXTS.get(name))
-    prepare = create_prepare(folder, backend=backend)
+    payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
+    with running(create_prepare(folder, backend=backend)) as scheduler:
+        prompts = [result for _, result in replies(scheduler, payloads)]
     with running(create_answer(folder, backend=backend)) as scheduler:
-        payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
-        found = replies(scheduler, [evolve(each, data=prepare(each)) for each in payloads])
+        found = replies(scheduler, [evolve(each, data=data) for each, data in zip(payloads, prompts, strict=True)])
     for content, (streamed, result) in zip(contents, found, strict=True):
         assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))
         assert "".join(each.text for each in streamed) == result.text

@@ -12,7 +12,7 @@ from packaging.version import Version
 from tiny_transformers import causal
 from tiny_transformers.driving import replies, running, say
 
-from omni_core.api import ConfigError, StagePayload
+from omni_core.api import ConfigError
 from omni_torch.api import EngineScheduler
 from omni_transformers.words.engine import create_answer, create_prepare
 from omni_transformers.words.engine_fit import backend_of, fitted
@@ -141,7 +141,9 @@ def test_the_backend_asked_for_is_taken_or_says_why_not(caplog: pytest.LogCaptur
     ]
     assert not isinstance(scheduler, EngineScheduler)
     asked = say("Hello", answer={"max_new_tokens": 5})
-    assert prepare(StagePayload("0", asked)) is asked
+    with running(prepare):
+        [(_, handed_on)] = replies(prepare, [asked])
+    assert handed_on is asked
     with running(scheduler):
         [(_, result)] = replies(scheduler, [asked])
     assert len(result.token_ids) == 5

@@ -23,6 +23,7 @@ from omni_core.api import (
     OutgoingMessage,
     RandomStream,
     Scheduler,
+    SimpleScheduler,
     StagePayload,
     TextChunk,
     TextResult,
@@ -33,6 +34,7 @@ from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
+from omni_transformers.words.encoders import Encoders
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import EngineModel
@@ -85,31 +87,49 @@ def _tokenizer(processor: Any) -> Any:
     return getattr(processor, "tokenizer", processor)
 
 
+class Prepare(SimpleScheduler):
+    """Makes a :class:`Prompt` of each request. Its statistics include those of the encoders' outputs that it keeps."""
+
+    def __init__(self, model: EngineModel, prompts: Prompts, max_bytes: int) -> None:
+        super().__init__(self.prompt)
+        self._model, self._prompts = model, prompts
+        self._encoders = Encoders(model.model, max_bytes)
+
+    def prompt(self, payload: StagePayload) -> Prompt:
+        """Return the prompt of a request."""
+        return captured(self._model, placed(self._prompts.inputs(payload.request), self._model.model), self._encoders)
+
+    def statistics(self) -> dict[str, float]:
+        return {**super().statistics(), **self._encoders.cache.statistics()}
+
+    def flush_caches(self) -> None:
+        """Forget what was encoded before. From any thread."""
+        self._encoders.cache.clear()
+
+
 def create_prepare(
     model_path: str,
     device: str = "cpu",
     dtype: str = "auto",
     backend: str = "auto",
     limits: dict[str, Any] | None = None,
-) -> Callable[[StagePayload], Any]:
+    cache_mb: int = 256,
+) -> Scheduler:
     """Return the stage that makes a :class:`Prompt` of a request; for another backend than the engine the request itself.
 
     Args:
         limits: of the media of a request, as fields of :class:`Limits`.
+        cache_mb: MiB of encoder outputs kept for media that are sent again; 0 keeps none.
 
     Raises:
-        ConfigError: as :func:`engine_model`.
+        ConfigError: as :func:`engine_model`, or ``cache_mb`` is negative.
     """
     model = engine_model(model_path, device, dtype, backend)
     if model is None:
-        return lambda payload: payload.request
+        return SimpleScheduler(lambda payload: payload.request)
     found = read(model_path).architecture
     prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
-
-    def prepare(payload: StagePayload) -> Prompt:
-        return captured(model, placed(prompts.inputs(payload.request), model.model))
-
-    return prepare
+    return Prepare(model, prompts, cache_mb * 2**20)
 
 
 def create_answer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from attrs import field, frozen
 
 from omni_core.api import ARRequest, ContentSpan, ForwardBatch
 from omni_torch.api import prompt_runs
+from omni_transformers.words.encoders import Encoders, bytes_of
 from omni_transformers.words.engine_model import EngineModel
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
@@ -59,8 +61,11 @@ def _stop(given: dict[str, Any]) -> Any:
 
 
 @torch.inference_mode()
-def captured(model: EngineModel, inputs: dict[str, Any]) -> Prompt:
+def captured(model: EngineModel, inputs: dict[str, Any], encoders: Encoders | None = None) -> Prompt:
     """Return the prompt that a model makes of the inputs of its forward, which have a batch of one.
+
+    Args:
+        encoders: of the model, which keep what they make.
 
     Raises:
         RuntimeError: its decoder gets something that the engine has no place for.
@@ -69,7 +74,7 @@ def captured(model: EngineModel, inputs: dict[str, Any]) -> Prompt:
     if not set(inputs) - _PLAIN:
         return Prompt(ids)
     try:
-        with model.decoder.instead(_stop):
+        with model.decoder.instead(_stop), encoders.keeping() if encoders else nullcontext():
             model.model(**inputs, use_cache=False)
     except _Reached as reached:
         given = {name: each for name, each in reached.given.items() if each is not None}
@@ -114,16 +119,12 @@ def _content(
     for start, end in zip(
         edges.eq(1).nonzero().flatten().tolist(), edges.eq(-1).nonzero().flatten().tolist(), strict=True
     ):
-        digest = hashlib.blake2b(_bytes(embeds[start:end]), digest_size=16)
+        digest = hashlib.blake2b(bytes_of(embeds[start:end]), digest_size=16)
         if visual is not None:
             first, last = (int(visual[0, :edge].sum()) for edge in (start, end))
             for each in deep:
-                digest.update(_bytes(each[first:last]))
+                digest.update(bytes_of(each[first:last]))
         yield ContentSpan(start, end, digest.digest())
-
-
-def _bytes(values: torch.Tensor) -> bytes:
-    return values.contiguous().view(torch.uint8).cpu().numpy().tobytes()
 
 
 def fill_extra(batch: ForwardBatch, prompt_of: Any) -> None:

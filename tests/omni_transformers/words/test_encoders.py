@@ -1,0 +1,129 @@
+"""What encoders made of media is kept by the piece, whatever the model is, and answers stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from tiny_transformers import MAKERS, checkpoint, examples, further_seers, late_seers, listeners, omnis, seers
+from tiny_transformers.driving import replies, running
+
+from omni_core.api import ConfigError, OmniRequest, StagePayload
+from omni_media.api import Limits
+from omni_transformers.architectures import table
+from omni_transformers.loading import load_model, load_processor
+from omni_transformers.words.encoders import Encoders
+from omni_transformers.words.engine import create_answer, create_prepare, engine_model
+from omni_transformers.words.engine_fit import fitted
+from omni_transformers.words.engine_layers import Unfit
+from omni_transformers.words.engine_prompts import Prompt, captured
+from omni_transformers.words.messages import rate_of
+from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.steps import placed
+
+HOMES = {each.__name__ for each in (further_seers, late_seers, listeners, omnis, seers)}
+FIRST = {
+    "InternVLForConditionalGeneration",  # tiles
+    "Qwen3VLForConditionalGeneration",  # patches in a row, and a grid
+    "Qwen2AudioForConditionalGeneration",  # no method of its features
+}
+MODELS = [
+    pytest.param(name, marks=[] if name in FIRST else [pytest.mark.full])
+    for name, make in MAKERS.items()
+    if make.__module__ in HOMES
+]
+WHOLE = {"VipLlavaForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"}
+"""Those whose several pictures are kept together."""
+
+
+def equal(one: Prompt, other: Prompt) -> bool:
+    assert one.embeds is not None
+    assert other.embeds is not None
+    pairs = zip([one.embeds, *one.deep], [other.embeds, *other.deep], strict=True)
+    return one.ids == other.ids and all(float((a - b).norm()) <= 1e-5 * float(b.norm()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prompts_are_equal_and_no_piece_is_encoded_again(name: str) -> None:
+    folder = str(checkpoint(name))
+    load_model.cache_clear()
+    try:
+        model = fitted(load_model(folder))
+    except Unfit:
+        pytest.skip("it does not fit the engine")
+    processor = load_processor(folder)
+    prompts = Prompts(processor, table()[name].inputs, name, Limits())
+    for kind in [each for each in table()[name].inputs if each != "text"]:
+        encoders = Encoders(model.model, 2**24)
+
+        def check(*numbers: int, kind: str = kind, encoders: Encoders = encoders) -> float:
+            """Compare a prompt of some pieces; return how many were encoded."""
+            parts = [examples.part(kind, number, rate_of(processor)) for number in numbers]
+            text = {"type": "text", "text": examples.TEXTS.get(name, "What?")}
+            inputs = placed(prompts.inputs(examples.asked([*parts, text])), model.model)
+            before = encoders.cache.statistics()["encoder_cache.misses"]
+            assert equal(captured(model, inputs, encoders), captured(model, inputs))
+            return encoders.cache.statistics()["encoder_cache.misses"] - before
+
+        assert check(0) > 0
+        assert check(0) == 0
+        check(1)
+        if kind == "image" and name not in WHOLE:
+            check(0, 1)  # how pieces are joined is learned; some processors fill them up to one size
+            assert check(0, 1) == 0
+            assert check(1, 0) == 0
+
+
+def answers(folder: str, requests: list[OmniRequest], cache_mb: int = 1) -> tuple[list[list[int]], dict[str, float]]:
+    """Return the ids of requests one after the other, and the counters of the stage that prepares them."""
+    payloads = [StagePayload(str(number), each) for number, each in enumerate(requests)]
+    with running(create_prepare(folder, backend="engine", cache_mb=cache_mb)) as scheduler:
+        prompts = [result for _, result in replies(scheduler, payloads)]
+        counters = scheduler.statistics()
+    with running(create_answer(folder, backend="engine")) as scheduler:
+        found = replies(scheduler, [evolve(each, data=data) for each, data in zip(payloads, prompts, strict=True)])
+    return [result.token_ids for _, result in found], counters
+
+
+def test_a_picture_of_an_earlier_turn_is_not_encoded_again() -> None:
+    folder = str(checkpoint("LlavaForConditionalGeneration"))
+    model = engine_model(folder, "cpu", "auto", "engine")
+    assert model is not None
+    seen: list[int] = []
+
+    def count(module: Any, given: Any, named: dict[str, torch.Tensor]) -> None:
+        seen.append(len(given[0] if given else named["pixel_values"]))
+
+    tower = model.model.model.vision_tower.register_forward_pre_hook(count, with_kwargs=True)
+    first = examples.asked([examples.part("image"), {"type": "text", "text": "What?"}])
+    [said, question] = ({"role": role, "content": text} for role, text in [("assistant", "It is."), ("user", "And?")])
+    second = OmniRequest({"messages": [*first.inputs["messages"], said, question]}, first.params)
+    other = examples.asked([examples.part("image", 1), {"type": "text", "text": "What?"}])
+    try:
+        plain, none = answers(folder, [first, second, other], cache_mb=0)
+        assert seen == [1, 1, 1]
+        kept, counters = answers(folder, [first, second, other])
+    finally:
+        tower.remove()
+    assert seen == [1, 1, 1, 1, 1]
+    assert kept == plain
+    assert len({*map(tuple, kept)}) == 3
+    assert (counters["encoder_cache.hits"], counters["encoder_cache.misses"]) == (1, 2)
+    assert 0 < counters["encoder_cache.bytes"] <= counters["encoder_cache.max_bytes"] == 2**20
+    assert none["encoder_cache.bytes"] == 0
+
+
+def test_what_is_kept_can_be_forgotten_and_has_a_size() -> None:
+    folder = str(checkpoint("LlavaForConditionalGeneration"))
+    prepare: Any = create_prepare(folder, cache_mb=1)
+    with running(prepare):
+        asked = examples.asked([examples.part("image"), {"type": "text", "text": "What?"}])
+        replies(prepare, [asked])
+        prepare.flush_caches()
+        assert prepare.statistics()["encoder_cache.bytes"] == 0
+        replies(prepare, [asked])
+    assert prepare.statistics()["encoder_cache.misses"] == 2
+    with pytest.raises(ConfigError, match="an encoder cache cannot hold -"):
+        create_prepare(folder, cache_mb=-1)
