@@ -213,9 +213,10 @@ def check(name: str, backend: str = "steps") -> None:
     processor = load_processor(folder)
     contents = conversations(kinds, rate_of(processor), TEXTS.get(name))
     payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
-    with running(create_prepare(folder, backend=backend)) as scheduler:
-        prompts = [result for _, result in replies(scheduler, payloads)]
-    with running(create_answer(folder, backend=backend)) as scheduler:
+    prepare, answer = create_prepare(folder, backend=backend), create_answer(folder, backend=backend)
+    with running(prepare):
+        prompts = [result for _, result in replies(prepare, payloads)]
+    with running(answer) as scheduler:
         found = replies(scheduler, [evolve(each, data=data) for each, data in zip(payloads, prompts, strict=True)])
     for content, (streamed, result) in zip(contents, found, strict=True):
         assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))

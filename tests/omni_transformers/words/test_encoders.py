@@ -10,10 +10,12 @@ from attrs import evolve
 from tiny_transformers import MAKERS, checkpoint, examples, further_seers, late_seers, listeners, omnis, seers
 from tiny_transformers.driving import replies, running
 
+from omni_core import open_async
 from omni_core.api import ConfigError, OmniRequest, StagePayload
 from omni_media.api import Limits
 from omni_transformers.architectures import table
 from omni_transformers.loading import load_model, load_processor
+from omni_transformers.pipeline import transformers
 from omni_transformers.words.encoders import Encoders
 from omni_transformers.words.engine import create_answer, create_prepare, engine_model
 from omni_transformers.words.engine_fit import fitted
@@ -79,10 +81,12 @@ def test_prompts_are_equal_and_no_piece_is_encoded_again(name: str) -> None:
 def answers(folder: str, requests: list[OmniRequest], cache_mb: int = 1) -> tuple[list[list[int]], dict[str, float]]:
     """Return the ids of requests one after the other, and the counters of the stage that prepares them."""
     payloads = [StagePayload(str(number), each) for number, each in enumerate(requests)]
-    with running(create_prepare(folder, backend="engine", cache_mb=cache_mb)) as scheduler:
-        prompts = [result for _, result in replies(scheduler, payloads)]
-        counters = scheduler.statistics()
-    with running(create_answer(folder, backend="engine")) as scheduler:
+    prepare: Any = create_prepare(folder, backend="engine", cache_mb=cache_mb)
+    answer = create_answer(folder, backend="engine")
+    with running(prepare):
+        prompts = [result for _, result in replies(prepare, payloads)]
+        counters = prepare.statistics()
+    with running(answer) as scheduler:
         found = replies(scheduler, [evolve(each, data=data) for each, data in zip(payloads, prompts, strict=True)])
     return [result.token_ids for _, result in found], counters
 
@@ -127,3 +131,40 @@ def test_what_is_kept_can_be_forgotten_and_has_a_size() -> None:
     assert prepare.statistics()["encoder_cache.misses"] == 2
     with pytest.raises(ConfigError, match="an encoder cache cannot hold -"):
         create_prepare(folder, cache_mb=-1)
+
+
+@pytest.mark.parametrize("name", ["LlavaForConditionalGeneration", "Qwen3VLForConditionalGeneration"])
+def test_each_process_keeps_its_part_of_the_model(name: str) -> None:
+    folder = str(checkpoint(name))
+    load_model.cache_clear()
+    prompts = Prompts(load_processor(folder), table()[name].inputs, name, Limits())
+    [content, *_] = examples.conversations(["image"], 16_000)
+    sees, whole = fitted(load_model(folder)), set(load_model(folder).state_dict())
+    inputs = placed(prompts.inputs(examples.asked(content)), sees.model)
+    before = captured(sees, inputs)
+    sees.drop_decoder()
+    assert equal(captured(sees, inputs), before)
+    load_model.cache_clear()
+    answers = fitted(load_model(folder))
+    answers.drop_encoders()
+    embeddings = {each for each in whole if "embed_tokens" in each}
+    seen, answered = (set(each.model.state_dict()) for each in (sees, answers))
+    assert seen & answered == embeddings
+    assert seen | answered == whole
+
+
+@pytest.mark.full  # two processes that import transformers
+@pytest.mark.parametrize("name", ["Qwen3VLForConditionalGeneration", "Qwen2AudioForConditionalGeneration"])
+@pytest.mark.asyncio
+async def test_the_encoders_run_in_a_process_of_their_own(name: str) -> None:
+    folder = str(checkpoint(name))
+    config = transformers(folder, backend="engine")
+    apart = [evolve(each, process="encoders" if each.name == "prepare" else each.process) for each in config.stages]
+    kind = "audio" if "audio" in table()[name].inputs else "image"
+    contents = examples.conversations([kind, "text"], rate_of(load_processor(folder)))
+    async with open_async(evolve(config, stages=apart)) as pipe:
+        for content in contents:
+            found = (await pipe.submit(examples.asked(content)))["answer"]
+            assert found.token_ids == examples.reference(name, content)
+        counters = await pipe.statistics()
+    assert counters["encoders"]["prepare"]["encoder_cache.misses"] == len(contents) - 1

@@ -64,10 +64,14 @@ def answered(
     Returns:
         The streamed text of each, and its result. ``counters`` gets the engine's.
     """
-    with running(create_prepare(str(folder), backend="engine")) as scheduler:
-        prompts = [result for _, result in replies(scheduler, requests)]
+    prepare, answer = (
+        create_prepare(str(folder), backend="engine"),
+        create_answer(str(folder), backend="engine", **options),
+    )
+    with running(prepare):
+        prompts = [result for _, result in replies(prepare, requests)]
     streamed, results = [""] * len(requests), dict[str, Any]()
-    with running(create_answer(str(folder), backend="engine", **options)) as scheduler:
+    with running(answer) as scheduler:
         sent = 0
         while len(results) < len(requests):
             while sent < len(requests) and (len(results) == sent or not in_turn):

@@ -130,7 +130,7 @@ def answered(model: EngineModel, asked: list[dict[str, torch.Tensor]], again: bo
     with running(engine):
         for turn in range(2 if again else 1):
             for number, each in enumerate(asked):
-                payload = StagePayload(f"{turn}.{number}", OmniRequest(), captured(model, each))
+                payload = StagePayload(f"{turn}.{number}", OmniRequest(), captured(model, each).sent())
                 engine.inbox.put(IncomingMessage(payload.request_id, "new_request", payload))
             while len(ids) < (turn + 1) * len(asked):
                 message = engine.outbox.get(60)

@@ -51,7 +51,11 @@ class Encoders:
             if module in decoder or not isinstance(module, PreTrainedModel):
                 continue
             for method in filter(_FEATURES.fullmatch, dir(type(module))):
-                _set_door(module, method, _Door(f"{name}.{method}", getattr(module, method), {"pooler_output", "deepstack_features"}))
+                _set_door(
+                    module,
+                    method,
+                    _Door(f"{name}.{method}", getattr(module, method), {"pooler_output", "deepstack_features"}),
+                )
             if _MEDIA.search(module.main_input_name) and not any(each in decoder for each in module.modules()):
                 _set_door(module, "forward", _Door(name, module.forward, {"last_hidden_state"}))
 

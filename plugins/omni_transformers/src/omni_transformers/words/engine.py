@@ -29,7 +29,14 @@ from omni_core.api import (
     TextResult,
 )
 from omni_media.api import Limits
-from omni_torch.api import ARModelRunner, EngineScheduler, StopStrings, sampling_from, text_decoder
+from omni_torch.api import (
+    ARModelRunner,
+    EngineScheduler,
+    StopStrings,
+    return_freed_memory,
+    sampling_from,
+    text_decoder,
+)
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
@@ -45,11 +52,25 @@ from omni_transformers.words.steps import create_writer, placed
 logger = logging.getLogger(__name__)
 
 _lock = Lock()
-_chosen: dict[tuple[str, str, str, str], EngineModel | None] = {}
 
 
-def engine_model(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
+@define(eq=False)
+class _Chosen:
+    """What computes a checkpoint in this process, and the stages that use it. ``model`` is ``None``: another backend than the engine."""
+
+    model: EngineModel | None
+    stages: set[str] = field(factory=set)
+
+
+_Key = tuple[str, str, str, str]
+_chosen: dict[_Key, _Chosen] = {}
+
+
+def engine_model(model_path: str, device: str, dtype: str, backend: str, stage: str = GROUP) -> EngineModel | None:
     """Return a checkpoint's model for the engine; ``None``: another backend computes it. Looked at once in a process.
+
+    Args:
+        stage: that uses it; what it leaves to others is freed by :func:`_free_others`.
 
     Raises:
         ConfigError: ``backend`` is ``engine``, and it does not fit; or the checkpoint cannot be loaded.
@@ -57,8 +78,23 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str) -> Engi
     key = model_path, device, dtype, backend
     with _lock:
         if key not in _chosen:
-            _chosen[key] = _choose(*key)
-        return _chosen[key]
+            _chosen[key] = _Chosen(_choose(*key))
+        _chosen[key].stages.add(stage)
+        return _chosen[key].model
+
+
+def _free_others(key: _Key, stage: str) -> None:
+    """Free what only another stage needs of a model, if that stage is in another process. Called when all stages of this one are made."""
+    with _lock:
+        found = _chosen.get(key)
+        if found is None or found.stages != {stage}:
+            return
+        del _chosen[key]  # it is no whole model any more
+    if found.model is not None:
+        (found.model.drop_decoder if stage == "prepare" else found.model.drop_encoders)()
+    elif stage == "prepare":
+        load_model.cache_clear()
+    return_freed_memory()
 
 
 def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
@@ -88,23 +124,36 @@ def _tokenizer(processor: Any) -> Any:
 
 
 class Prepare(SimpleScheduler):
-    """Makes a :class:`Prompt` of each request. Its statistics include those of the encoders' outputs that it keeps."""
+    """Makes a :class:`Prompt` of each request. Its statistics include those of the encoders' outputs that it keeps.
 
-    def __init__(self, model: EngineModel, prompts: Prompts, max_bytes: int) -> None:
+    Args:
+        model: ``None``: requests are handed on.
+        key: of the model.
+    """
+
+    def __init__(self, model: EngineModel | None, prompts: Prompts | None, max_bytes: int, key: _Key) -> None:
         super().__init__(self.prompt)
-        self._model, self._prompts = model, prompts
-        self._encoders = Encoders(model.model, max_bytes)
+        self._model, self._prompts, self._key = model, prompts, key
+        self._encoders = None if model is None else Encoders(model.model, max_bytes)
 
-    def prompt(self, payload: StagePayload) -> Prompt:
+    def start(self) -> None:
+        _free_others(self._key, "prepare")
+        super().start()
+
+    def prompt(self, payload: StagePayload) -> Any:
         """Return the prompt of a request."""
-        return captured(self._model, placed(self._prompts.inputs(payload.request), self._model.model), self._encoders)
+        if self._model is None or self._prompts is None:
+            return payload.request
+        inputs = placed(self._prompts.inputs(payload.request), self._model.model)
+        return captured(self._model, inputs, self._encoders).sent()
 
     def statistics(self) -> dict[str, float]:
-        return {**super().statistics(), **self._encoders.cache.statistics()}
+        return {**super().statistics(), **({} if self._encoders is None else self._encoders.cache.statistics())}
 
     def flush_caches(self) -> None:
         """Forget what was encoded before. From any thread."""
-        self._encoders.cache.clear()
+        if self._encoders is not None:
+            self._encoders.cache.clear()
 
 
 def create_prepare(
@@ -124,12 +173,13 @@ def create_prepare(
     Raises:
         ConfigError: as :func:`engine_model`, or ``cache_mb`` is negative.
     """
-    model = engine_model(model_path, device, dtype, backend)
+    key = model_path, device, dtype, backend
+    model = engine_model(*key, stage="prepare")
     if model is None:
-        return SimpleScheduler(lambda payload: payload.request)
+        return Prepare(None, None, 0, key)
     found = read(model_path).architecture
     prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
-    return Prepare(model, prompts, cache_mb * 2**20)
+    return Prepare(model, prompts, cache_mb * 2**20, key)
 
 
 def create_answer(
@@ -159,7 +209,8 @@ def create_answer(
     Raises:
         ConfigError: as :func:`engine_model`, or an option is out of range.
     """
-    model = engine_model(model_path, device, dtype, backend)
+    key = model_path, device, dtype, backend
+    model = engine_model(*key)
     if model is None:
         running = 1 if backend == "generate" else 8 if max_running is None else max_running
         return create_writer(model_path, device, dtype, limits, running)
@@ -167,7 +218,8 @@ def create_answer(
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
     defaults = defaults_of(read(model_path).generation, max_new_tokens=1024)
-    return EngineScheduler(
+    return _Answering(
+        key,
         Answers(model, _tokenizer(load_processor(model_path)), defaults, device),
         max_running=32 if max_running is None else max_running,
         max_batch_tokens=max_batch_tokens,
@@ -179,6 +231,18 @@ def create_answer(
         attention=attention,
         gpu_memory=gpu_memory,
     )
+
+
+class _Answering(EngineScheduler):
+    """The engine of a model, of which the encoders are freed if another process runs them."""
+
+    def __init__(self, key: _Key, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._key = key
+
+    def start(self) -> None:
+        _free_others(self._key, GROUP)
+        super().start()
 
 
 @define(eq=False)
@@ -225,13 +289,14 @@ class Answers(ARModelRunner):
         given = {**self._defaults, **payload.request.params.get(GROUP, {})}
         stops = StopStrings(given.pop("stop", None) or ())
         sampling = sampling_from(given, f"params.{GROUP}", stop_ids=self._stop_ids, suppressed_ids=self._suppressed)
+        prompt = Prompt.received(payload.data, self.device)
         return request_of(
-            payload.data,
+            prompt,
             payload.request_id,
             request=payload.request.without_inputs(),
             sampling=sampling,
             random=RandomStream(sampling.seed),
-            state=_Answer(payload.data, stops, text_decoder(self._tokenizer.backend_tokenizer)),
+            state=_Answer(prompt, stops, text_decoder(self._tokenizer.backend_tokenizer)),
         )
 
     def before_forward(self, batch: ForwardBatch) -> None:

@@ -95,6 +95,15 @@ class _Decoded(BaseModelOutputWithPast):
             raise AttributeError(name)
 
 
+def _drop(module: nn.Module, unneeded: Callable[[nn.Module], bool], past: nn.Module | None = None) -> None:
+    """Replace modules inside ``module`` by empty ones; those inside ``past`` stay."""
+    for name, child in [*module.named_children()]:
+        if unneeded(child):
+            setattr(module, name, nn.Identity())
+        elif child is not past:
+            _drop(child, unneeded, past)
+
+
 class EngineModel(nn.Module):
     """An :class:`omni_core.api.ARModel` of a model of transformers.
 
@@ -120,6 +129,21 @@ class EngineModel(nn.Module):
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])
         self.plain_head = plain_head
+
+    def drop_decoder(self) -> None:
+        """Forget what computes after the embeddings: prompts can be made, and nothing else."""
+        self.kernels = None
+        self._head = nn.Identity()
+        kept = set(self._embedding.modules())
+        _drop(self.decoder.module, lambda each: not kept & set(each.modules()))
+        head = self.model.get_output_embeddings()
+        _drop(self.model, lambda each: each is head)
+
+    def drop_encoders(self) -> None:
+        """Forget what computes before the decoder: requests can be answered, and no prompt with media made."""
+        if self.plain_head:
+            kept = {self.decoder.module, *self._embedding.modules(), *self._head.modules()}
+            _drop(self.model, lambda each: not kept & set(each.modules()), self.decoder.module)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See :class:`omni_core.api.ARModel`."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from omni_core.api import ARRequest, ContentSpan, ForwardBatch
 from omni_torch.api import prompt_runs
@@ -47,6 +47,22 @@ class Prompt:
     content: list[ContentSpan] = field(factory=list)
     visual: torch.Tensor | None = None
     deep: list[torch.Tensor] = field(factory=list)
+
+    def sent(self) -> dict[str, Any]:
+        """Return it as data that can go to another process."""
+        return asdict(self, recurse=False) | {"content": [(each.start, each.end, each.digest) for each in self.content]}
+
+    @classmethod
+    def received(cls, data: dict[str, Any], device: Any) -> Prompt:
+        """Return what :meth:`sent` has returned. Its tensors are copies: those that were sent may be in the memory of a relay."""
+
+        def own(value: Any) -> Any:
+            return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
+
+        moved = {name: own(each) for name, each in data.items()}
+        return cls(
+            **moved | {"content": [ContentSpan(*each) for each in data["content"]], "deep": [*map(own, data["deep"])]}
+        )
 
 
 class _Reached(Exception):
