@@ -184,6 +184,26 @@ def test_what_a_decoder_gets_with_media_alone_is_told_when_it_is_loaded() -> Non
     assert "its decoder takes moe_mm_token_type_ids" in backend_of(model)[1]
 
 
+class HandsOn(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    """Its ``generate()`` looks at its inputs, and leaves them as they are."""
+
+    def generate(self, *given: Any, attention_mask: Any = None, **named: Any) -> Any:
+        return super().generate(*given, attention_mask=attention_mask, **named)
+
+
+class Changes(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    """Its ``generate()`` reads another text."""
+
+    def generate(self, input_ids: Any, **named: Any) -> Any:
+        return super().generate(input_ids.flip(1), **named)
+
+
+def test_a_generate_of_its_own_is_told_unless_it_hands_its_inputs_on() -> None:
+    config = causal.model_of("LlamaForCausalLM").config
+    assert backend_of(HandsOn(config).eval()) == ("engine", [])
+    assert backend_of(Changes(config).eval()) == ("steps", ["Changes generates by code of its own"])
+
+
 def test_weights_that_are_no_numbers_are_told() -> None:
     model = causal.model_of("LlamaForCausalLM")
     with torch.no_grad():
