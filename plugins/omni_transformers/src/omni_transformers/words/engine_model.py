@@ -116,6 +116,7 @@ class EngineModel(nn.Module):
 
     Attributes:
         kernels: compute steps by installed kernels; ``None``: the modules compute all.
+        sees_blocks: some positions of its prompts attend to each other.
     """
 
     kernels: KernelSteps | None = None
@@ -129,6 +130,7 @@ class EngineModel(nn.Module):
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])
         self.plain_head = plain_head
+        self.sees_blocks = any(form is not None and form.blocks for form in layout.forms)
 
     def drop_decoder(self) -> None:
         """Forget what computes after the embeddings: prompts can be made, and nothing else."""

@@ -12,6 +12,7 @@ from attrs import asdict, field, frozen
 
 from omni_core.api import ARRequest, ContentSpan, ForwardBatch
 from omni_torch.api import prompt_runs
+from omni_transformers.words.blocks import blocks_of
 from omni_transformers.words.encoders import Encoders, bytes_of
 from omni_transformers.words.engine_model import EngineModel
 
@@ -38,6 +39,7 @@ class Prompt:
         content: the positions that are not embeddings of their ids.
         visual: ``[n]``, positions to which ``deep`` is added; ``None``: none.
         deep: for the first layers, ``[visual positions, hidden]`` each.
+        blocks: see :attr:`ARRequest.prompt_blocks`.
     """
 
     ids: list[int]
@@ -47,6 +49,7 @@ class Prompt:
     content: list[ContentSpan] = field(factory=list)
     visual: torch.Tensor | None = None
     deep: list[torch.Tensor] = field(factory=list)
+    blocks: torch.Tensor | None = None
 
     def sent(self) -> dict[str, Any]:
         """Return it as data that can go to another process."""
@@ -56,13 +59,15 @@ class Prompt:
     def received(cls, data: dict[str, Any], device: Any) -> Prompt:
         """Return what :meth:`sent` has returned. Its tensors are copies: those that were sent may be in the memory of a relay."""
 
-        def own(value: Any) -> Any:
+        def own(value: Any, device: Any = None) -> Any:
+            if isinstance(value, list):
+                return [own(each, device) for each in value]
             return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
 
-        moved = {name: own(each) for name, each in data.items()}
-        return cls(
-            **moved | {"content": [ContentSpan(*each) for each in data["content"]], "deep": [*map(own, data["deep"])]}
-        )
+        computed = {name: own(data[name], device) for name in ("embeds", "visual", "deep")}
+        planned = {name: own(data[name]) for name in ("positions", "blocks")}
+        content = [ContentSpan(*each) for each in data["content"]]
+        return cls(data["ids"], position_delta=data["position_delta"], content=content, **computed, **planned)
 
 
 class _Reached(Exception):
@@ -87,7 +92,8 @@ def captured(model: EngineModel, inputs: dict[str, Any], encoders: Encoders | No
         RuntimeError: its decoder gets something that the engine has no place for.
     """
     ids: list[int] = inputs["input_ids"][0].tolist()
-    if not set(inputs) - _PLAIN:
+    blocks = blocks_of(model.model, inputs) if model.sees_blocks else None
+    if blocks is None and not set(inputs) - _PLAIN:
         return Prompt(ids)
     try:
         with model.decoder.instead(_stop), encoders.keeping() if encoders else nullcontext():
@@ -99,7 +105,7 @@ def captured(model: EngineModel, inputs: dict[str, Any], encoders: Encoders | No
     embeds: torch.Tensor = given["inputs_embeds"][0]
     visual, deep = (given.pop(name, None) for name in VISUAL)
     mask = given.get("attention_mask")
-    if mask is not None and (isinstance(mask, dict) or mask.dim() > 2):
+    if not model.sees_blocks and mask is not None and (isinstance(mask, dict) or mask.dim() > 2):
         raise RuntimeError("this model makes masks for its media, which the engine cannot; choose backend=steps")
     if unknown := sorted(name for name, each in given.items() if name not in _IGNORED and each is not False):
         raise RuntimeError(f"this model's decoder gets {', '.join(unknown)} with media; choose backend=steps")
@@ -109,8 +115,8 @@ def captured(model: EngineModel, inputs: dict[str, Any], encoders: Encoders | No
         own = model.embed(inputs["input_ids"][0].clamp(min=0))
     else:
         ids = [-1] * len(embeds)
-    content = [*_content(embeds, own, visual, deep or [])]
-    return Prompt(ids, embeds, positions, delta, content, None if visual is None else visual[0], deep or [])
+    content = [*_content(embeds, own, visual, deep or []), *_whole_blocks(embeds, blocks)]
+    return Prompt(ids, embeds, positions, delta, content, None if visual is None else visual[0], deep or [], blocks)
 
 
 def _positions(given: torch.Tensor | None, count: int) -> tuple[torch.Tensor | None, int]:
@@ -141,6 +147,18 @@ def _content(
             for each in deep:
                 digest.update(bytes_of(each[first:last]))
         yield ContentSpan(start, end, digest.digest())
+
+
+def _whole_blocks(embeds: torch.Tensor, blocks: torch.Tensor | None) -> Iterable[ContentSpan]:
+    """Yield the spans of blocks: what their positions compute depends on all of them."""
+    if blocks is None:
+        return
+    if len(blocks) != len(embeds):
+        raise RuntimeError("this model has other positions than ids; choose backend=steps")
+    for number in range(int(blocks.max()) + 1):
+        places = (blocks == number).nonzero()
+        start, end = int(places[0]), int(places[-1]) + 1
+        yield ContentSpan(start, end, hashlib.blake2b(bytes_of(embeds[start:end]), digest_size=16).digest())
 
 
 def fill_extra(batch: ForwardBatch, prompt_of: Any) -> None:
@@ -174,6 +192,7 @@ def request_of(prompt: Prompt, request_id: str, **fields: Any) -> ARRequest:
         prompt_embeds=prompt.embeds,
         prompt_positions=prompt.positions,
         position_delta=prompt.position_delta,
+        prompt_blocks=prompt.blocks,
         content=prompt.content,
         **fields,
     )
