@@ -68,7 +68,9 @@ def serve(engine: EngineScheduler, prompts: list[list[int]], tokens: int) -> Non
     """Ask for all at once, and wait for the last answer."""
     for number, ids in enumerate(prompts):
         request = OmniRequest(None, {"answer": {"max_new_tokens": tokens}})
-        engine.inbox.put(IncomingMessage(str(number), "new_request", StagePayload(str(number), request, Prompt(ids))))
+        engine.inbox.put(
+            IncomingMessage(str(number), "new_request", StagePayload(str(number), request, Prompt(ids).sent()))
+        )
     left = len(prompts)
     while left:
         message = engine.outbox.get(600)

@@ -36,7 +36,11 @@ MODELS = [
     for name, make in MAKERS.items()
     if make.__module__ in HOMES
 ]
-WHOLE = {"VipLlavaForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"}
+WHOLE = {
+    "LlavaOnevisionForConditionalGeneration",
+    "Molmo2ForConditionalGeneration",
+    "VipLlavaForConditionalGeneration",
+}
 """Those whose several pictures are kept together."""
 
 
