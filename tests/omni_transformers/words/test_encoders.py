@@ -1,4 +1,4 @@
-"""What encoders made of media is kept by the piece, whatever the model is, and answers stay as they are."""
+"""Outputs of encoders: kept by the piece, whatever the model is, and with the answers as they are."""
 
 from __future__ import annotations
 

@@ -121,8 +121,6 @@ class ARRequest:
         prompt_embeds: ``[P, hidden]`` inputs for the prompt, replacing ``embed(prompt_ids)``; or ``None``.
         prompt_positions: rotary positions, ``[P]`` or ``[3, P]``, int64 or (between whole numbers) float32; ``None`` means ``arange(P)``.
         position_delta: the rotary position of a generated token is its index in the sequence plus this (mRoPE's delta).
-        prompt_blocks: ``[P]`` int64 on the CPU: positions with one number attend to each other in layers that have blocks; -1: plainly
-            causal. ``content`` must cover each block from its first position to its last.
         state: the runner's own data of the request. Dropped with the request.
         output_ids: generated ids so far.
         output_embeds: inputs of the generated positions that have been fed, ``[hidden]`` each, kept by runners whose
@@ -135,6 +133,8 @@ class ARRequest:
             ``None`` beside ``prompt_embeds``: ids do not tell two prompts apart, so nothing is shared.
         messages: the stream messages of the newest step that a feedback loop's runner has not yet emitted.
         priority: higher is served sooner; 0 is the default.
+        prompt_blocks: ``[P]`` int64 on the CPU: positions with one number attend to each other in layers that have blocks; -1: plainly
+            causal. ``content`` must cover each block from its first position to its last.
     """
 
     request_id: str
@@ -144,7 +144,6 @@ class ARRequest:
     prompt_embeds: Tensor | None = None
     prompt_positions: Tensor | None = None
     position_delta: float = 0
-    prompt_blocks: Tensor | None = None
     state: Any = None
     output_ids: list[int] = field(factory=list)
     output_embeds: list[Tensor] = field(factory=list)
@@ -155,6 +154,7 @@ class ARRequest:
     content: Sequence[ContentSpan] | None = None
     priority: int = 0
     messages: list[OutgoingMessage] = field(factory=list)
+    prompt_blocks: Tensor | None = None
 
     @property
     def length(self) -> int:

@@ -56,7 +56,7 @@ _lock = Lock()
 
 @define(eq=False)
 class _Chosen:
-    """What computes a checkpoint in this process, and the stages that use it. ``model`` is ``None``: another backend than the engine."""
+    """The model of a checkpoint in this process, and the stages that use it. ``model`` is ``None``: another backend than the engine."""
 
     model: EngineModel | None
     stages: set[str] = field(factory=set)
