@@ -62,9 +62,9 @@ def test_prompts_are_equal_and_no_piece_is_encoded_again(name: str) -> None:
     processor = load_processor(folder)
     prompts = Prompts(processor, table()[name].inputs, name, Limits())
     for kind in [each for each in table()[name].inputs if each != "text"]:
-        encoders = Encoders(model.model, 2**24)
+        one_by_one, together = Encoders(model.model, 2**24), Encoders(model.model, 2**24, together=True)
 
-        def check(*numbers: int, kind: str = kind, encoders: Encoders = encoders) -> float:
+        def check(*numbers: int, kind: str = kind, encoders: Encoders = one_by_one) -> float:
             """Compare a prompt of some pieces; return how many were encoded."""
             parts = [examples.part(kind, number, rate_of(processor)) for number in numbers]
             text = {"type": "text", "text": examples.TEXTS.get(name, "What?")}
@@ -80,6 +80,30 @@ def test_prompts_are_equal_and_no_piece_is_encoded_again(name: str) -> None:
             check(0, 1)  # how pieces are joined is learned; some processors fill them up to one size
             assert check(0, 1) == 0
             assert check(1, 0) == 0
+            check(0, 1, encoders=together)
+            assert check(1, 0, encoders=together) == 0
+
+
+@pytest.mark.parametrize(("together", "calls"), [(False, [1, 1, 1, 1]), (True, [1, 1, 2])])
+def test_missing_pieces_are_encoded_one_by_one_or_in_one_call(together: bool, calls: list[int]) -> None:
+    folder = str(checkpoint("Qwen3VLForConditionalGeneration"))
+    load_model.cache_clear()
+    model = fitted(load_model(folder))
+    prompts = Prompts(load_processor(folder), ["text", "image"], "Qwen3VLForConditionalGeneration", Limits())
+    seen: list[int] = []
+    model.model.model.visual.register_forward_pre_hook(
+        lambda module, given, named: seen.append(len(named["grid_thw"])), with_kwargs=True
+    )
+    encoders = Encoders(model.model, 2**24, together)
+    for numbers in ([0, 1], [0, 2, 3]):
+        parts = [examples.part("image", number) for number in numbers]
+        inputs = placed(prompts.inputs(examples.asked([*parts, {"type": "text", "text": "What?"}])), model.model)
+        found = captured(model, inputs, encoders)
+        if numbers == [0, 1]:
+            assert seen == [1, 1, 2], "the first call with several pieces tells how they make the whole"
+            del seen[2:]
+    assert seen == calls
+    assert equal(found, captured(model, inputs))
 
 
 def answers(folder: str, requests: list[OmniRequest], cache_mb: int = 1) -> tuple[list[list[int]], dict[str, float]]:

@@ -40,10 +40,13 @@ class Encoders:
 
     Args:
         max_bytes: as of :class:`EncoderCache`.
+        together: encode the missing pieces of a call in one call, where that can be parted; by default on a device other than a CPU,
+            which computes them as fast one by one.
     """
 
-    def __init__(self, model: Any, max_bytes: int) -> None:
+    def __init__(self, model: Any, max_bytes: int, together: bool | None = None) -> None:
         self.cache: EncoderCache[Piece] = EncoderCache(max_bytes)
+        self._together = model.device.type != "cpu" if together is None else together
         if not max_bytes:
             return
         decoder = set(model.get_decoder().modules())
@@ -73,21 +76,30 @@ class Encoders:
         axis, pieces = _pieces(given)
         if len(pieces) > 1 and door.joins.get(axis, True) is not None:
             try:
-                parts = self._parts(door, pieces)
-            except Exception:
-                if axis in door.joins:
-                    raise
-                door.joins[axis] = None
+                parts = self._parts(door, pieces, axis)
+            except Exception:  # the whole call tells what is wrong, if it is not that it was parted
+                door.joins.setdefault(axis, None)
             else:
                 if axis not in door.joins:
-                    door.joins[axis] = _joins(parts, door.read_of(door.own(**given)))
+                    whole = door.read_of(door.own(**given))
+                    door.joins[axis] = joins = _joins(parts, whole)
+                    alike = None if joins is None else _parted(whole, joins, len(pieces))
+                    if alike is not None and all(
+                        _equal([*a.values()], [*b.values()]) for a, b in zip(alike, parts, strict=True)
+                    ):
+                        door.parted.add(axis)
                 if (joins := door.joins[axis]) is not None:
                     return {name: _join([each[name] for each in parts], how) for name, how in joins.items()}
-        [whole] = self._parts(door, [given])
+        [whole] = self._parts(door, [given], axis)
         return whole
 
-    def _parts(self, door: _Door, pieces: list[Arguments]) -> list[dict[str, Any]]:
+    def _parts(self, door: _Door, pieces: list[Arguments], axis: int) -> list[dict[str, Any]]:
         def missing(indices: list[int]) -> list[Piece]:
+            if self._together and axis in door.parted and len(indices) > 1:
+                whole = door.read_of(door.own(**_put_together([pieces[index] for index in indices], axis)))
+                parts = _parted(whole, door.joins[axis] or {}, len(indices))
+                if parts is not None:
+                    return [*map(_packed, parts)]
             return [_packed(door.read_of(door.own(**pieces[index]))) for index in indices]
 
         names = sorted(door.read)
@@ -102,12 +114,14 @@ class _Door:
     Attributes:
         read: the fields of its output that the model reads, as far as seen.
         joins: by the axis of pieces in arguments, how these fields of their outputs are joined; ``None``: a call cannot be parted so.
+        parted: the axes for which the output of a call can be parted, too.
     """
 
     name: str
     own: Callable[..., Any]
     read: set[str]
     joins: dict[int, dict[str, int] | None] = field(factory=dict)
+    parted: set[int] = field(factory=set)
 
     def read_of(self, output: Any) -> dict[str, Any]:
         return {name: getattr(output, name, None) for name in sorted(self.read)}
@@ -149,6 +163,7 @@ class _Output:
             if name not in self._door.read:
                 self._door.read.add(name)
                 self._door.joins.clear()
+                self._door.parted.clear()
             token = _active.set(None)
             try:
                 self._fields = self._encoders.fields(self._door, self._given)
@@ -209,6 +224,31 @@ def _join(values: Sequence[Any], how: int) -> Any:
         )
     except (RuntimeError, ValueError):
         return None
+
+
+def _put_together(pieces: list[Arguments], axis: int) -> Arguments:
+    """Return the arguments of a call for some pieces of another one."""
+    first = pieces[0]
+    tensors = [name for name, each in first.items() if isinstance(each, torch.Tensor) and each.dim()]
+    return first | {name: torch.cat([each[name] for each in pieces], axis) for name in tensors}
+
+
+def _parted(whole: dict[str, Any], joins: dict[str, int], count: int) -> list[dict[str, Any]] | None:
+    """Return the fields of an output for each piece, where these are its rows or the elements of its lists; ``None``: they are not."""
+    parts: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, value in whole.items():
+        levels = value if joins[name] == 1 else [value]
+        if joins[name] == 2 or value is None:
+            elements = [value] * count
+        elif any(len(each) != count for each in levels):
+            return None
+        elif joins[name] == 1:
+            elements = [[level[index : index + 1] for level in levels] for index in range(count)]
+        else:
+            elements = [value[index : index + 1] for index in range(count)]
+        for part, each in zip(parts, elements, strict=True):
+            part[name] = each
+    return parts
 
 
 def _equal(one: Any, other: Any) -> bool:
