@@ -93,4 +93,4 @@ def _rows(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _other() -> RuntimeError:
-    return RuntimeError("this model makes masks that the engine cannot; choose backend=steps")
+    return RuntimeError("it makes masks for its media that the engine has not; choose backend=steps")

@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from omni_core.api import AttentionForm, KVLayout
+from omni_transformers.words.blocks import blocks_of
 from omni_transformers.words.engine_model import NAME, Decoder, attending
 
 _EXAMINED = "omni-examined"
@@ -178,6 +179,16 @@ def layout_of(model: Any, layers: list[Layer], given: dict[str, Any]) -> KVLayou
     ordered = sorted(layers, key=lambda each: each.index or 0)
     forms = tuple(_narrower(each.form, model) for each in ordered)
     if blocks:
+        types = torch.zeros(1, 64, dtype=torch.long)
+        types[:, 8 : 8 + min((form.window for form in forms if form and form.window), default=48)] = (
+            1  # a picture in a window
+        )
+        try:
+            blocks_of(
+                model, {"input_ids": torch.zeros_like(types), "token_type_ids": types, "mm_token_type_ids": types}
+            )
+        except RuntimeError as error:
+            raise Unfit(str(error)) from error
         forms = tuple(evolve(each or AttentionForm(), blocks=True) for each in forms)
     width = max(max(each.width, each.value_width) for each in layers)  # narrower ones are filled up with zeros
     return KVLayout(count, first.kv_heads, width, first.dtype, first.heads, forms if any(forms) else ())
