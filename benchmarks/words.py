@@ -69,7 +69,7 @@ def serve(engine: EngineScheduler, prompts: list[list[int]], tokens: int) -> Non
     for number, ids in enumerate(prompts):
         request = OmniRequest(None, {"answer": {"max_new_tokens": tokens}})
         engine.inbox.put(
-            IncomingMessage(str(number), "new_request", StagePayload(str(number), request, Prompt(ids).packed()))
+            IncomingMessage(str(number), "new_request", StagePayload(str(number), request, Prompt(ids).sent()))
         )
     left = len(prompts)
     while left:

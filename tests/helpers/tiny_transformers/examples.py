@@ -222,10 +222,12 @@ def check(name: str, backend: str = "steps") -> None:
     kinds = [each for each in table()[name].inputs if each != "text"] + ([] if name in NEEDS else ["text"])
     processor = load_processor(folder)
     contents = conversations(kinds, rate_of(processor), TEXTS.get(name))
-    prepare = create_prepare(folder, backend=backend)
-    with running(create_answer(folder, backend=backend)) as scheduler:
-        payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
-        found = replies(scheduler, [evolve(each, data=prepare(each)) for each in payloads])
+    payloads = [StagePayload(str(number), asked(each)) for number, each in enumerate(contents)]
+    prepare, answer = create_prepare(folder, backend=backend), create_answer(folder, backend=backend)
+    with running(prepare):
+        prompts = [result for _, result in replies(prepare, payloads)]
+    with running(answer) as scheduler:
+        found = replies(scheduler, [evolve(each, data=data) for each, data in zip(payloads, prompts, strict=True)])
     for content, (streamed, result) in zip(contents, found, strict=True):
         assert result.token_ids == reference(name, content), (result.token_ids, reference(name, content))
         assert "".join(each.text for each in streamed) == result.text

@@ -274,3 +274,19 @@ def test_removal_is_idempotent_and_releases_everything() -> None:
         simulated.batcher.remove(request, invalidate=True)
     assert simulated.batcher.cache.pool.free == 12
     assert not simulated.batcher.plan(lambda request: True).work
+
+
+def test_chunks_cut_no_block() -> None:
+    """A chunk is shorter where a block would be cut, and longer where the block is; one block may lie around others."""
+    for blocks, chunks in [
+        ([-1] * 5 + [0] * 8 + [-1] * 12, [5, 10, 10]),
+        ([0] * 25, [25]),
+        ([0, 0, -1, 1, 1, 0, 2, 2, -1, -1, 2, -1, 3, 3, -1], [6, 9]),
+    ]:
+        simulated = Simulated(max_batch_tokens=30, chunk_size=10, chunk_alone=0)
+        request = simulated.add(len(blocks), 1)
+        request.prompt_blocks = torch.tensor(blocks)
+        found = []
+        while request.computed < len(blocks):
+            found += simulated.step().values()
+        assert found == chunks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -91,6 +92,36 @@ def test_a_step_equals_the_reference(seed: int, scale: float | None) -> None:
         torch.testing.assert_close(output, torch.cat(expected), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize(
+    "ends", [(0, 9, 20), (0, 6, 7, 20), (3, 20)]
+)  # (6 to 9: in the middle of a block, as after a shared prefix)
+def test_positions_of_a_block_see_each_other(window: int | None, ends: tuple[int, ...]) -> None:
+    blocks = torch.tensor([-1, -1, 0, 0, 0, 0, 0, 0, 0, -1, 1, 1, -1, 1, -1, -1])
+    places = torch.arange(20)
+    numbers = torch.cat([blocks, torch.full((4,), -1)])
+    seen = places <= places.unsqueeze(1)
+    if window is not None:
+        seen &= places > places.unsqueeze(1) - window
+    seen |= (numbers == numbers.unsqueeze(1)) & (numbers >= 0)
+    q, k, v = torch.randn(3, 20, HEADS, WIDTH, generator=torch.Generator().manual_seed(0))
+    k, v = k[:, :KV_HEADS], v[:, :KV_HEADS]
+    layout = KVLayout(1, KV_HEADS, WIDTH, torch.float32, HEADS, (AttentionForm(window=window, blocks=True),))
+    cache = KVCache(layout, 8, BLOCK, CPU)
+    assert cache.reserve("0", 20)
+    whole = torch.nn.functional.scaled_dot_product_attention(
+        *(each.transpose(0, 1) for each in (q, k, v)), seen, enable_gqa=True
+    ).transpose(0, 1)
+    request = ARRequest("0", OmniRequest(), [1] * 16, SamplingParams(), prompt_blocks=blocks)
+    slots = cache.slot_numbers("0", 0, 20)
+    cache.keys[0][slots], cache.values[0][slots] = k, v
+    for start, end in itertools.pairwise(ends):
+        run = slice(start, end)
+        output = SdpaBackend(cache).plan([request], [start], [end - start])(0, q[run], k[run], v[run])
+        shown = [place - start for place in range(start, end) if not bool((seen[place] & (places >= end)).any())]
+        torch.testing.assert_close(output[shown], whole[run][shown], rtol=1e-4, atol=1e-5)
+
+
 class FormedModel(ToyModel):
     """The toy model, one of whose layers attends in a form."""
 
@@ -129,11 +160,11 @@ def test_backends_refuse_by_name_what_they_lack(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr("omni_torch.engine.attention.flashinfer.find_spec", lambda name: object())
     gpu = torch.device("cuda:0")
-    forms = (None, AttentionForm(window=4), AttentionForm(window=5, sinks=SINKS))
+    forms = (None, AttentionForm(window=4), AttentionForm(window=5, sinks=SINKS, blocks=True))
     formed, plain = (KVLayout(3, 2, 128, torch.bfloat16, 4, each) for each in (forms, ()))
     assert choose("auto", gpu, plain, 16) is FlashInferBackend
     assert choose("auto", gpu, formed, 16) is SdpaBackend
-    with pytest.raises(ConfigError, match="the model has a sliding window and sinks"):
+    with pytest.raises(ConfigError, match="the model has a sliding window and blocks that see each other and sinks"):
         choose("flashinfer", gpu, formed, 16)
     with pytest.raises(ConfigError, match=r"cuda_graphs: .* a soft cap"):
         EngineScheduler(ToyRunner(FormedModel(None, FORMS[1])), cuda_graphs=EagerRecorder, kv_blocks=4)

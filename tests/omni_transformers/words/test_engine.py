@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_transformers import causal
-from tiny_transformers.driving import running
+from tiny_transformers.driving import replies, running
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from omni_core.api import IncomingMessage, InvalidRequestError, OmniRequest, Scheduler, StagePayload
@@ -67,16 +67,18 @@ def answered(
     Returns:
         The streamed text of each, and its result. ``counters`` gets the engine's.
     """
-    prepare = create_prepare(str(folder), backend="engine")
+    prepare, answer = (
+        create_prepare(str(folder), backend="engine"),
+        create_answer(str(folder), backend="engine", **options) if scheduler is None else scheduler,
+    )
+    with running(prepare):
+        prompts = [result for _, result in replies(prepare, requests)]
     streamed, results = [""] * len(requests), dict[str, Any]()
-    with running(
-        create_answer(str(folder), backend="engine", **options) if scheduler is None else scheduler
-    ) as scheduler:
+    with running(answer) as scheduler:
         sent = 0
         while len(results) < len(requests):
             while sent < len(requests) and (len(results) == sent or not in_turn):
-                payload = StagePayload(str(sent), requests[sent])
-                payload.data, payload.request = prepare(payload), requests[sent].without_inputs()
+                payload = StagePayload(str(sent), requests[sent].without_inputs(), prompts[sent])
                 scheduler.inbox.put(IncomingMessage(str(sent), "new_request", payload))
                 sent += 1
             message = scheduler.outbox.get(60)

@@ -9,14 +9,19 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from tiny_transformers import causal
+from tiny_transformers import causal, checkpoint, seers
 from tiny_transformers.driving import replies, running, say
+from transformers.masking_utils import blockwise_overlay, create_causal_mask
 
-from omni_core.api import ConfigError, StagePayload
+from omni_core.api import ConfigError
 from omni_torch.api import EngineScheduler
+from omni_transformers.loading import load_model
+from omni_transformers.words.blocks import blocks_of
 from omni_transformers.words.engine import create_answer, create_prepare
 from omni_transformers.words.engine_fit import backend_of, fitted
 from omni_transformers.words.engine_layers import Unfit
+
+assert seers
 
 
 def ids_of(model: Any) -> list[int]:
@@ -141,7 +146,9 @@ def test_the_backend_asked_for_is_taken_or_says_why_not(caplog: pytest.LogCaptur
     ]
     assert not isinstance(scheduler, EngineScheduler)
     asked = say("Hello", answer={"max_new_tokens": 5})
-    assert prepare(StagePayload("0", asked)) is asked
+    with running(prepare):
+        [(_, handed_on)] = replies(prepare, [asked])
+    assert handed_on is asked
     with running(scheduler):
         [(_, result)] = replies(scheduler, [asked])
     assert len(result.token_ids) == 5
@@ -180,6 +187,53 @@ def test_what_a_decoder_gets_with_media_alone_is_told_when_it_is_loaded() -> Non
     config = transformers.Ernie4_5_VLMoeConfig(text_config=text, vision_config=vision)
     model = transformers.Ernie4_5_VLMoeForConditionalGeneration(config).eval()
     assert "its decoder takes moe_mm_token_type_ids" in backend_of(model)[1]
+
+
+def test_masks_of_media_that_are_not_those_of_blocks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks in some layers, by the load; blocks that a window cuts, by the request."""
+    model = load_model(str(checkpoint("Gemma3ForConditionalGeneration")))
+    assert backend_of(model) == ("engine", [])
+
+    def make(config: Any, token_type_ids: torch.Tensor, **given: Any) -> None:
+        shared = {"config": config.get_text_config(), **{name: given[name] for name in MASKS}}
+        blocks = torch.where(token_type_ids == 1, 0, -1)
+        create_causal_mask(**shared)
+        create_causal_mask(**shared, or_mask_function=blockwise_overlay(blocks))
+
+    long = torch.ones(1, 20, dtype=torch.long)
+    with pytest.raises(
+        RuntimeError, match="it makes masks for its media that the engine has not; choose backend=steps"
+    ):
+        blocks_of(model, {"input_ids": long, "token_type_ids": long})
+    assert blocks_of(model, {"input_ids": long, "token_type_ids": long * (torch.arange(20) < 16)}) is not None
+    monkeypatch.setattr(type(model), "create_masks_for_generate", staticmethod(make))
+    assert backend_of(model) == (
+        "steps",
+        ["it makes masks for its media that the engine has not; choose backend=steps"],
+    )
+
+
+MASKS = "inputs_embeds", "attention_mask", "past_key_values", "position_ids"
+
+
+class HandsOn(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    """Its ``generate()`` looks at its inputs, and leaves them as they are."""
+
+    def generate(self, *given: Any, attention_mask: Any = None, **named: Any) -> Any:
+        return super().generate(*given, attention_mask=attention_mask, **named)
+
+
+class Changes(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    """Its ``generate()`` reads another text."""
+
+    def generate(self, input_ids: Any, **named: Any) -> Any:
+        return super().generate(input_ids.flip(1), **named)
+
+
+def test_a_generate_of_its_own_is_told_unless_it_hands_its_inputs_on() -> None:
+    config = causal.model_of("LlamaForCausalLM").config
+    assert backend_of(HandsOn(config).eval()) == ("engine", [])
+    assert backend_of(Changes(config).eval()) == ("steps", ["Changes generates by code of its own"])
 
 
 def test_weights_that_are_no_numbers_are_told() -> None:

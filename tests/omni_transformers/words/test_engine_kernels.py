@@ -37,7 +37,7 @@ def ids_of(model: EngineModel) -> tuple[list[list[int]], dict[str, float]]:
     found: dict[str, list[int]] = {}
     with running(engine):
         for number, ids in enumerate(PROMPTS):
-            payload = StagePayload(str(number), OmniRequest(), Prompt(ids).packed())
+            payload = StagePayload(str(number), OmniRequest(), Prompt(ids).sent())
             engine.inbox.put(IncomingMessage(str(number), "new_request", payload))
         while len(found) < len(PROMPTS):
             message = engine.outbox.get(60)

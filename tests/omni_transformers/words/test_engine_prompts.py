@@ -8,15 +8,24 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_transformers import byte_tokenizer
+from tiny_transformers import byte_tokenizer, checkpoint, examples, further_seers, seers
 from tiny_transformers.driving import running
 
-from omni_core.api import IncomingMessage, OmniRequest, StagePayload
+from omni_core.api import ARRequest, IncomingMessage, OmniRequest, StagePayload
+from omni_media.api import Limits
 from omni_torch.api import EngineScheduler
+from omni_transformers.architectures import table
+from omni_transformers.loading import load_model, load_processor
+from omni_transformers.words.adapters import NEEDS
 from omni_transformers.words.engine import Answers
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import captured
+from omni_transformers.words.prompts import Prompts
+from omni_transformers.words.steps import placed
+
+assert further_seers
+assert seers
 
 TEXT = {
     "vocab_size": 264, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -122,15 +131,31 @@ def inputs(kind: str, seed: int, words: str) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **media}
 
 
-def answered(model: EngineModel, asked: list[dict[str, torch.Tensor]], again: bool = False) -> list[list[int]]:
+class Recording(Answers):
+    """Keeps the logits of the first token of each text."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.first: dict[str, torch.Tensor] = {}
+
+    def choose(self, logits: torch.Tensor, requests: list[ARRequest]) -> list[int]:
+        for row, request in zip(logits, requests, strict=True):
+            self.first.setdefault(request.request_id, row.clone())
+        return super().choose(logits, requests)
+
+
+def answered(
+    model: EngineModel, asked: list[dict[str, torch.Tensor]], again: bool = False, runner: Answers | None = None
+) -> list[list[int]]:
     """Return the ids of requests that are computed together, in small chunks; ``again``: a second time, from the prefix cache."""
-    runner = Answers(model, byte_tokenizer(), {"max_new_tokens": 12})
+    runner = runner or Answers(model, byte_tokenizer(), {"max_new_tokens": 12})
     engine = EngineScheduler(runner, kv_blocks=200, block_size=4, chunk_size=5, max_batch_tokens=16)
     ids: dict[str, list[int]] = {}
     with running(engine):
         for turn in range(2 if again else 1):
             for number, each in enumerate(asked):
-                payload = StagePayload(f"{turn}.{number}", OmniRequest(), captured(model.decoder, each).packed())
+                prompt = captured(model.decoder, each, sees_blocks=model.sees_blocks)
+                payload = StagePayload(f"{turn}.{number}", OmniRequest(), prompt.sent())
                 engine.inbox.put(IncomingMessage(payload.request_id, "new_request", payload))
             while len(ids) < (turn + 1) * len(asked):
                 message = engine.outbox.get(60)
@@ -158,6 +183,36 @@ def test_ids_with_media_equal_those_of_generate(architecture: str) -> None:
             whole = model.generate(**each, do_sample=False, max_new_tokens=12)[0].tolist()
         assert ids == whole[each["input_ids"].shape[1] :]
     assert len({tuple(ids) for ids in found}) == len(found), "the answers are too much alike to show anything"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Gemma3ForConditionalGeneration",  # a picture, in windows too
+        "PaliGemmaForConditionalGeneration",  # the whole prompt
+        pytest.param("Molmo2ForConditionalGeneration", marks=pytest.mark.full),  # all pictures
+    ],
+)
+def test_positions_that_see_each_other_are_computed_together(name: str) -> None:
+    """In smaller chunks than a picture has positions, and with what other prompts of the same picture have left in the cache."""
+    folder = str(checkpoint(name))
+    load_model.cache_clear()
+    engine, prompts = fitted(load_model(folder)), Prompts(load_processor(folder), table()[name].inputs, name, Limits())
+    words = [(0, "What is it?"), (0, "What is this?"), (1, "What is it?")]
+    contents = [[examples.part("image", number), {"type": "text", "text": text}] for number, text in words]
+    if name not in NEEDS:
+        contents = [each[::-1] for each in contents]  # near the end, or windows would hide it from the answer
+        contents += [[examples.part("image", 1), *contents[0]], [{"type": "text", "text": "Hello"}]]
+    asked = [placed(prompts.inputs(examples.asked(each)), engine.model) for each in contents]
+    runner = Recording(engine, byte_tokenizer(), {"max_new_tokens": 12})
+    found = answered(engine, asked, again=True, runner=runner)
+    assert found == [examples.reference(name, each) for each in contents]
+    plain = getattr(transformers, name).from_pretrained(folder).eval()
+    with torch.inference_mode():
+        expected = [plain(**each).logits[0, -1] for each in asked]
+    for turn in range(2):
+        for number, each in enumerate(expected):
+            torch.testing.assert_close(runner.first[f"{turn}.{number}"], each, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["LlavaForConditionalGeneration", "Qwen3VLForConditionalGeneration"])

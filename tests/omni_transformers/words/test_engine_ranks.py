@@ -104,7 +104,7 @@ def ids_of(ranks: list[EngineModel], prompts: list[Prompt]) -> list[list[int]]:
         runner = Answers(model, byte_tokenizer(), {"max_new_tokens": 12, "temperature": 0.0})
         engine = EngineScheduler(runner, kv_blocks=200, block_size=4, chunk_size=16, max_batch_tokens=32)
         for number, prompt in enumerate(prompts):
-            payload = StagePayload(str(number), OmniRequest(), prompt.packed())
+            payload = StagePayload(str(number), OmniRequest(), prompt.sent())
             engine.inbox.put(IncomingMessage(payload.request_id, "new_request", payload))
         ids: dict[str, list[int]] = {}
         with running(engine):
@@ -273,7 +273,7 @@ async def test_processes_of_ranks_answer_as_one_does() -> None:
     greedy = [asked(parts, temperature=0.0), *(asked(text, temperature=0.0) for text in TEXTS)]
     prepare, payloads = create_prepare(folder), [StagePayload(str(number), each) for number, each in enumerate(greedy)]
     with running(create_answer(folder)) as scheduler:
-        alone = replies(scheduler, [evolve(each, data=prepare(each)) for each in payloads])
+        alone = replies(scheduler, [evolve(each, data=prepare.prompt(each)) for each in payloads])
     async with open_async(transformers(folder, tp_size=2)) as pipe:
         assert set(pipe.process_ids) == {"prepare", "answer_tp0", "answer_tp1"}
         drawn = [asked("Hello", temperature=5.0)] * 3

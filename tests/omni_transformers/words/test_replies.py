@@ -44,7 +44,7 @@ def test_a_reply(case: str, tmp_path: Path) -> None:
     request = say("Hello", enable_thinking=after == "\n")
     with running(create_writer(folder)) as scheduler:
         found = replies(scheduler, [request])
-    prepared = StagePayload("0", request, create_prepare(folder, backend="engine")(StagePayload("0", request)))
+    prepared = StagePayload("0", request, create_prepare(folder, backend="engine").prompt(StagePayload("0", request)))
     with running(create_answer(folder, backend="engine")) as scheduler:
         found += replies(scheduler, [prepared])
     for streamed, result in found:

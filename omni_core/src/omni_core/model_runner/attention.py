@@ -20,17 +20,20 @@ class AttentionForm:
         window: the newest positions that a token attends to, its own included; ``None``: all.
         soft_cap: a scaled product ``s`` becomes ``soft_cap * tanh(s / soft_cap)``; ``None``: it stays.
         sinks: ``[heads]``, a logit of each query head that takes its part of the softmax and has no value; ``None``: none.
+        blocks: positions of a prompt that :attr:`ARRequest.prompt_blocks` puts together attend to each other, too.
     """
 
     window: int | None = None
     soft_cap: float | None = None
     sinks: Tensor | None = None
+    blocks: bool = False
 
     @property
     def names(self) -> list[str]:
         """The differences from plain attention, in words for messages."""
         named = {"a sliding window": self.window, "a soft cap": self.soft_cap, "sinks": self.sinks}
-        return [name for name, value in named.items() if value is not None]
+        blocks = ["blocks that see each other"] if self.blocks else []
+        return [name for name, value in named.items() if value is not None] + blocks
 
 
 class DecodeCache(NamedTuple):

@@ -138,6 +138,8 @@ class ARRequest:
         priority: higher is served sooner; 0 is the default.
         memory: the first positions of the prompt that only cross-attention sees, such as those of an encoder's output; a stage before
             or the runner computes their keys and values. The other positions see each other alone.
+        prompt_blocks: ``[P]`` int64 on the CPU: positions with one number attend to each other in layers that have blocks; -1: plainly
+            causal. ``content`` must cover each block from its first position to its last.
     """
 
     request_id: str
@@ -158,6 +160,7 @@ class ARRequest:
     priority: int = 0
     messages: list[OutgoingMessage] = field(factory=list)
     memory: int = 0
+    prompt_blocks: Tensor | None = None
 
     @property
     def length(self) -> int:

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
     from omni_torch.processes.tensor_parallel import ALONE, Part, TensorParallel, random_of
     from omni_torch.quantization.coded_weights import UNIT
-    from omni_torch.quantization.packed_linear import Pack, pack, pack_decoder, pack_linears
+    from omni_torch.quantization.packed_linear import Pack, pack, pack_decoder, pack_linears, return_freed_memory
     from omni_torch.quantization.quantized_checkpoints import SCALES, VALUES, open_checkpoint
     from omni_torch.quantization.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear, quantize_for
     from omni_torch.quantization.scaled_linear import ScaledLinear
@@ -123,7 +123,7 @@ __all__ = [
     "Checkpoint", "PartOf", "Source", "Sources", "embedding", "load_module", "prefixed", "whole", "GgufCheckpoint",
     "open_checkpoint", "SCALES", "VALUES", "file_identity", "filled_on", "keeps_bfloat16", "kept_as_stored", "load_prepared",
     # Linear layers with packed and quantised weights
-    "Pack", "pack", "pack_decoder", "pack_linears", "ScaledLinear", "Int4Linear", "Int4WeightLinear",
+    "Pack", "pack", "pack_decoder", "pack_linears", "return_freed_memory", "ScaledLinear", "Int4Linear", "Int4WeightLinear",
     "Int8GroupsLinear", "quantize_for", "UNIT",
     # Operations, which installed kernels compute
     "operation", "add_rms_norm", "norm_rotary", "norm_rotary_store", "rms_norm", "rotary", "snake_conv",
@@ -178,7 +178,7 @@ _HOMES = {
     "omni_torch.placement.work": "Ask DecoderWork PassWork PipelineWorks StageWork Work sound_decoder",
     "omni_torch.processes.tensor_parallel": "ALONE Part TensorParallel random_of",
     "omni_torch.quantization.coded_weights": "UNIT",
-    "omni_torch.quantization.packed_linear": "Pack pack pack_decoder pack_linears",
+    "omni_torch.quantization.packed_linear": "Pack pack pack_decoder pack_linears return_freed_memory",
     "omni_torch.quantization.quantized_checkpoints": "SCALES VALUES open_checkpoint",
     "omni_torch.quantization.quantized_linear": "Int4Linear Int4WeightLinear Int8GroupsLinear quantize_for",
     "omni_torch.quantization.scaled_linear": "ScaledLinear",

@@ -131,16 +131,20 @@ def _noise(kind: str) -> dict[str, Any]:
 def _answer(folder: str, stages: Sequence[StageConfig], request: OmniRequest) -> Any:
     """Return the result of the last stage."""
     payload = StagePayload("check", request)
-    for stage in stages:
-        payload = evolve(payload, data=_computed(stage, folder, payload))
+    for scheduler in [_made(stage, folder) for stage in stages]:
+        payload = evolve(payload, data=_computed(scheduler, payload))
     return payload.data
 
 
-def _computed(stage: StageConfig, folder: str, payload: StagePayload) -> Any:
+def _made(stage: StageConfig, folder: str) -> Scheduler:
     assert stage.factory is not None
     make: Callable[..., Any] = load(stage.factory)
     made = make(folder, **stage.factory_args)
     scheduler: Scheduler = SimpleScheduler(made) if not hasattr(made, "inbox") else made
+    return scheduler
+
+
+def _computed(scheduler: Scheduler, payload: StagePayload) -> Any:
     thread = threading.Thread(target=scheduler.start, daemon=True)
     thread.start()
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 
+import torch
 from attrs import define, field
 
 from omni_core.api import ARRequest
@@ -197,6 +198,8 @@ class Batcher:
         if count > 1 or budget < 1:
             alone = len(self.running) + len(self.waiting) == 1
             count = min(remaining, max(self.chunk_size, self.chunk_alone if alone else 0), budget)
+            if request.prompt_blocks is not None and count > 0:
+                count = _uncut(request.prompt_blocks, computed, count)
         needs_feedback = request.output_ids and count == remaining
         return 0 if count <= 0 or (needs_feedback and not can_step(request)) else count
 
@@ -334,3 +337,16 @@ def _is_decode(request: ARRequest) -> bool:
     """Return True if only the newest generated token is left to compute."""
     ids = request.output_ids
     return bool(ids) and len(request.prompt_ids) + len(ids) - request.computed == 1
+
+
+def _uncut(blocks: torch.Tensor, computed: int, count: int) -> int:
+    """Return how many positions to compute in place of ``count``, so that no block is cut: fewer, or more where a block is larger."""
+    if computed + count >= len(blocks):
+        return count
+    places = torch.arange(len(blocks))
+    last = torch.zeros(int(blocks.max()) + 2, dtype=torch.long).scatter_reduce(0, blocks + 1, places, "amax")
+    reach = torch.where(blocks < 0, places, last[blocks + 1]).cummax(0).values
+    ends = (reach == places).nonzero().flatten() + 1
+    ends = ends[ends > computed]
+    fitting = ends[ends <= computed + count]
+    return int(fitting[-1] if len(fitting) else ends[0]) - computed

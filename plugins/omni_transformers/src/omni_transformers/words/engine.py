@@ -7,7 +7,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 # isort: split
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from threading import Lock
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from omni_core.api import (
     IncomingMessage,
     OutgoingMessage,
     Scheduler,
+    SimpleScheduler,
     StagePayload,
     TextResult,
 )
@@ -34,16 +35,18 @@ from omni_torch.api import (
     TensorParallel,
     origin_of,
     random_of,
+    return_freed_memory,
     sampling_from,
 )
 from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
+from omni_transformers.words.encoders import Encoders
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit, context_of
 from omni_transformers.words.engine_model import Decoder, EngineModel
-from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, request_of
+from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, makes_masks, request_of
 from omni_transformers.words.engine_ranks import without_layers
 from omni_transformers.words.forms import Form, form_of
 from omni_transformers.words.pieces import Pieces
@@ -55,12 +58,26 @@ from omni_transformers.words.thoughts import Told
 logger = logging.getLogger(__name__)
 
 _lock = Lock()
-_chosen: dict[tuple[str, str, str, str], EngineModel | None] = {}
 _reasons: dict[tuple[str, str, str], list[str]] = {}
 
 
-def engine_model(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
+@define(eq=False)
+class _Chosen:
+    """The model of a checkpoint in this process, and the stages that use it. ``model`` is ``None``: another backend than the engine."""
+
+    model: EngineModel | None
+    stages: set[str] = field(factory=set)
+
+
+_Key = tuple[str, str, str, str]
+_chosen: dict[_Key, _Chosen] = {}
+
+
+def engine_model(model_path: str, device: str, dtype: str, backend: str, stage: str = GROUP) -> EngineModel | None:
     """Return a checkpoint's model for the engine; ``None``: another backend computes it. Looked at once in a process.
+
+    Args:
+        stage: that uses it; what it leaves to others is freed by :func:`_free_others`.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -68,8 +85,23 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str) -> Engi
     key = model_path, device, dtype, backend
     with _lock:
         if key not in _chosen:
-            _chosen[key] = _choose(*key)
-        return _chosen[key]
+            _chosen[key] = _Chosen(_choose(*key))
+        _chosen[key].stages.add(stage)
+        return _chosen[key].model
+
+
+def _free_others(key: _Key, stage: str) -> None:
+    """Free what only another stage needs of a model, if that stage is in another process. Called when all stages of this one are made."""
+    with _lock:
+        found = _chosen.get(key)
+        if found is None or found.stages != {stage}:
+            return
+        del _chosen[key]  # it is no whole model any more
+    if found.model is not None:
+        (found.model.drop_decoder if stage == "prepare" else found.model.drop_encoders)()
+    elif stage == "prepare":
+        load_model.cache_clear()
+    return_freed_memory()
 
 
 def _choose(model_path: str, device: str, dtype: str, backend: str) -> EngineModel | None:
@@ -118,6 +150,52 @@ def _tokenizer(processor: Any) -> Any:
     return getattr(processor, "tokenizer", processor)
 
 
+class Prepare(SimpleScheduler):
+    """Makes a :class:`Prompt` of each request. Its statistics include those of the encoders' outputs that it keeps.
+
+    Args:
+        decoder: of the model; ``None``: prompts are texts.
+        prompts: ``None``: requests are handed on.
+        key: of the model; ``None``: no other stage shares it.
+        sees_blocks: some positions of its prompts attend to each other.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder | None,
+        prompts: Prompts | None,
+        max_bytes: int,
+        key: _Key | None,
+        sees_blocks: bool = False,
+    ) -> None:
+        super().__init__(self.prompt)
+        self._decoder, self._prompts, self._key, self._sees_blocks = decoder, prompts, key, sees_blocks
+        self._encoders = None if decoder is None else Encoders(decoder.model, max_bytes)
+
+    def start(self) -> None:
+        if self._key is not None:
+            _free_others(self._key, "prepare")
+        super().start()
+
+    def prompt(self, payload: StagePayload) -> Any:
+        """Return the prompt of a request."""
+        if self._prompts is None:
+            return payload.request
+        inputs = self._prompts.inputs(payload.request)
+        if self._decoder is None:
+            return Prompt(inputs["input_ids"][0].tolist()).sent()
+        inputs = placed(inputs, self._decoder.model)
+        return captured(self._decoder, inputs, self._encoders, self._sees_blocks).sent()
+
+    def statistics(self) -> dict[str, float]:
+        return {**super().statistics(), **({} if self._encoders is None else self._encoders.cache.statistics())}
+
+    def flush_caches(self) -> None:
+        """Forget what was encoded before. From any thread."""
+        if self._encoders is not None:
+            self._encoders.cache.clear()
+
+
 def create_prepare(
     model_path: str,
     device: str = "cpu",
@@ -125,35 +203,34 @@ def create_prepare(
     backend: str = "auto",
     limits: dict[str, Any] | None = None,
     encodes_only: bool = False,
-) -> Callable[[StagePayload], Any]:
-    """Return the stage that makes a :class:`Prompt` of a request, packed; for another backend than the engine the request itself.
+    cache_mb: int = 256,
+) -> Prepare:
+    """Return the stage that makes a :class:`Prompt` of a request, as data; for another backend than the engine the request itself.
 
     Args:
         limits: of the media of a request, as fields of :class:`Limits`.
         encodes_only: true if the engine computes the decoder in other processes. Of the model, what encodes media is kept.
+        cache_mb: MiB of encoder outputs kept for media that are sent again; 0 keeps none.
 
     Raises:
-        ConfigError: as :func:`engine_model`.
+        ConfigError: as :func:`engine_model`, or ``cache_mb`` is negative.
     """
     found = read(model_path).architecture
+    key: _Key | None = None
     decoder: Decoder | None = None
+    sees_blocks = False
     if not encodes_only:
-        model = engine_model(model_path, device, dtype, backend)
+        key = model_path, device, dtype, backend
+        model = engine_model(*key, stage="prepare")
         if model is None:
-            return lambda payload: payload.request
-        decoder = model.decoder
+            return Prepare(None, None, 0, key)
+        decoder, sees_blocks = model.decoder, model.sees_blocks
     elif found.inputs != ["text"]:
         decoder = without_layers(load_model(model_path, dtype, device, placed=False), device)
         load_model.cache_clear()
+        sees_blocks = makes_masks(decoder)
     prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
-
-    def prepare(payload: StagePayload) -> dict[str, Any]:
-        inputs = prompts.inputs(payload.request)
-        if decoder is None:
-            return Prompt(inputs["input_ids"][0].tolist()).packed()
-        return captured(decoder, placed(inputs, decoder.model)).packed()
-
-    return prepare
+    return Prepare(decoder, prompts, cache_mb * 2**20, key, sees_blocks)
 
 
 def create_answer(
@@ -183,14 +260,16 @@ def create_answer(
     Raises:
         ConfigError: as :func:`engine_model`, or an option is out of range.
     """
-    model = engine_model(model_path, device, dtype, backend)
+    key = model_path, device, dtype, backend
+    model = engine_model(*key)
     if model is None:
         running = 8 if max_running is None else max_running
         return create_writer(model_path, device, dtype, limits, backend, running, kv_cache_mb)
     most = context_of(model.model)
     if max_context is not None and most is not None and max_context > most:
         raise ConfigError(f"max_context: {max_context} is more than the {most} positions that the model has")
-    return EngineScheduler(
+    return _Answering(
+        key,
         Answers.of(model, model_path, device),
         max_running=32 if max_running is None else max_running,
         max_batch_tokens=max_batch_tokens,
@@ -202,6 +281,18 @@ def create_answer(
         attention=attention,
         gpu_memory=gpu_memory,
     )
+
+
+class _Answering(EngineScheduler):
+    """The engine of a model, of which the encoders are freed if another process runs them."""
+
+    def __init__(self, key: _Key, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._key = key
+
+    def start(self) -> None:
+        _free_others(self._key, GROUP)
+        super().start()
 
 
 @define(eq=False)
@@ -294,7 +385,7 @@ class Answers(ARModelRunner):
         given = {**self._defaults, **payload.request.params.get(GROUP, {})}
         stops = StopStrings(given.pop("stop", None) or ())
         sampling = sampling_from(given, f"params.{GROUP}", stop_ids=self._stop_ids, suppressed_ids=self._suppressed)
-        prompt = Prompt.unpacked(payload.data, self.device)
+        prompt = Prompt.received(payload.data, self.device)
         return request_of(
             prompt,
             payload.request_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import re
@@ -125,7 +126,7 @@ def _by_config(model: Any) -> Iterable[str]:
     if model.config.is_encoder_decoder:
         yield "it has an encoder and a decoder that attends to it"
         return
-    if not isinstance(model, GenerationMixin) or type(model).generate is not GenerationMixin.generate:
+    if not isinstance(model, GenerationMixin) or not _generates_plainly(model):
         yield f"{type(model).__name__} generates by code of its own"
     if model.get_output_embeddings() is None:
         yield "it names no output embeddings"
@@ -149,6 +150,40 @@ def _by_config(model: Any) -> Iterable[str]:
     for name, neutral in _GENERATION.items():
         if getattr(generation, name, None) not in (None, neutral):
             yield f"its generation config sets {name}"
+
+
+class _Asked(Exception):
+    """The ``generate()`` of transformers was called."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
+
+
+class _Asks(GenerationMixin):
+    """Stands in for :class:`GenerationMixin` behind the class of a model."""
+
+    def generate(self, *given: Any, **named: Any) -> Any:
+        raise _Asked(dict(zip(("inputs", *_GENERATE), given, strict=False)) | named)
+
+
+_GENERATE = [*inspect.signature(GenerationMixin.generate).parameters][2:]
+
+
+def _generates_plainly(model: Any) -> bool:
+    """Return whether a model's ``generate()`` is that of transformers, or hands texts and media on to it as they are."""
+    if type(model).generate is GenerationMixin.generate:
+        return True
+    media = [name for name in inspect.signature(model.forward).parameters if _MEDIA.search(name)]
+    given = {"input_ids": torch.zeros(1, 1, dtype=torch.long), **{name: torch.zeros(1) for name in media}}
+    probe = copy.copy(model)
+    try:
+        probe.__class__ = type("Probe", (type(model), _Asks), {})
+        probe.generate(**given, max_new_tokens=1)
+    except _Asked as asked:
+        return all(asked.given.get(name) is each for name, each in given.items())
+    except Exception:
+        return False
+    return False
 
 
 def _rope_types(parameters: Any) -> set[str]:

@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from omni_core.api import AttentionForm, KVLayout
 from omni_torch.api import pack_decoder, pack_linears
+from omni_transformers.words.blocks import blocks_of
 from omni_transformers.words.engine_model import NAME, Decoder, attending
 
 EXAMINED = "omni-examined"
@@ -118,8 +119,6 @@ def looked_at(layers: list[Layer]) -> Callable[..., torch.Tensor]:
             form = AttentionForm(_masks.get().window(mask), given.get("softcap"), given.get("s_aux"))
         except Unfit as unfit:
             reason = str(unfit)
-        if not reason and getattr(module, "is_causal", True) is False:
-            reason = "attention to later tokens"
         if not reason and unknown:
             reason = f"attention with {unknown[0]}"
         index = getattr(module, "layer_idx", None)
@@ -192,10 +191,23 @@ def layout_of(model: Any, layers: list[Layer], given: dict[str, Any]) -> KVLayou
         raise Unfit(f"its decoder gets {', '.join(unknown)}")
     mask = given.get("attention_mask")
     media = len(set(inspect.signature(model.forward).parameters) & {"pixel_values", "input_features"})
-    if media and (isinstance(mask, dict) or (mask is not None and mask.dim() > 2)):
+    blocks = bool(media) and (isinstance(mask, dict) or (mask is not None and mask.dim() > 2))
+    if blocks and not hasattr(model, "create_masks_for_generate"):
         raise Unfit("its masks are made before its decoder, for tokens of pictures that attend to each other")
     ordered = sorted(layers, key=lambda each: each.index or 0)
     forms = tuple(_narrower(each.form, model) for each in ordered)
+    if blocks:
+        types = torch.zeros(1, 64, dtype=torch.long)
+        types[:, 8 : 8 + min((form.window for form in forms if form and form.window), default=48)] = (
+            1  # a picture in a window
+        )
+        try:
+            blocks_of(
+                model, {"input_ids": torch.zeros_like(types), "token_type_ids": types, "mm_token_type_ids": types}
+            )
+        except RuntimeError as error:
+            raise Unfit(str(error)) from error
+        forms = tuple(evolve(each or AttentionForm(), blocks=True) for each in forms)
     width = max(max(each.width, each.value_width) for each in layers)  # narrower ones are filled up with zeros
     return KVLayout(count, first.kv_heads, width, first.dtype, first.heads, forms if any(forms) else ())
 

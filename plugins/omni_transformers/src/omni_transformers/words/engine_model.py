@@ -131,6 +131,15 @@ def attended(
     return attention(layer, q, k, wide, scale)[..., : v.shape[2]].unsqueeze(0)
 
 
+def _drop(module: nn.Module, unneeded: Callable[[nn.Module], bool], past: nn.Module | None = None) -> None:
+    """Replace modules inside ``module`` by empty ones; those inside ``past`` stay."""
+    for name, child in [*module.named_children()]:
+        if unneeded(child):
+            setattr(module, name, nn.Identity())
+        elif child is not past:
+            _drop(child, unneeded, past)
+
+
 class EngineModel(nn.Module):
     """An :class:`omni_core.api.ARModel` of a model of transformers.
 
@@ -144,6 +153,7 @@ class EngineModel(nn.Module):
 
     Attributes:
         kernels: compute steps by installed kernels; ``None``: the modules compute all.
+        sees_blocks: some positions of its prompts attend to each other.
     """
 
     kernels: KernelSteps | None = None
@@ -167,6 +177,22 @@ class EngineModel(nn.Module):
         self.kv_layout, self.vocab_size = layout, vocab_size
         self.hidden_size = int(self._embedding.weight.shape[1])
         self.plain_head = plain_head
+        self.sees_blocks = any(form is not None and form.blocks for form in layout.forms)
+
+    def drop_decoder(self) -> None:
+        """Forget what computes after the embeddings: prompts can be made, and nothing else."""
+        self.kernels = None
+        self._head = nn.Identity()
+        kept = set(self._embedding.modules())
+        _drop(self.decoder.module, lambda each: not kept & set(each.modules()))
+        head = self.model.get_output_embeddings()
+        _drop(self.model, lambda each: each is head)
+
+    def drop_encoders(self) -> None:
+        """Forget what computes before the decoder: requests can be answered, and no prompt with media made."""
+        if self.plain_head:
+            kept = {self.decoder.module, *self._embedding.modules(), *self._head.modules()}
+            _drop(self.model, lambda each: not kept & set(each.modules()), self.decoder.module)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See :class:`omni_core.api.ARModel`."""

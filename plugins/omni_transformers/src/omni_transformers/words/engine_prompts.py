@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from attrs import asdict, field, frozen
 
 from omni_core.api import ARRequest, ContentSpan, ForwardBatch
 from omni_torch.api import prompt_runs
+from omni_transformers.words.blocks import blocks_of
+from omni_transformers.words.encoders import Encoders, bytes_of
 from omni_transformers.words.engine_model import Decoder
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
@@ -36,6 +39,7 @@ class Prompt:
         content: the positions that are not embeddings of their ids.
         visual: ``[n]``, positions to which ``deep`` is added; ``None``: none.
         deep: for the first layers, ``[visual positions, hidden]`` each.
+        blocks: see :attr:`ARRequest.prompt_blocks`.
     """
 
     ids: list[int]
@@ -45,19 +49,25 @@ class Prompt:
     content: list[ContentSpan] = field(factory=list)
     visual: torch.Tensor | None = None
     deep: list[torch.Tensor] = field(factory=list)
+    blocks: torch.Tensor | None = None
 
-    def packed(self) -> dict[str, Any]:
-        """Return it as plain data, which may travel to another process."""
-        fields = asdict(self, recurse=False)
-        return fields | {"content": [(each.start, each.end, each.digest) for each in self.content]}
+    def sent(self) -> dict[str, Any]:
+        """Return it as data that can go to another process."""
+        return asdict(self, recurse=False) | {"content": [(each.start, each.end, each.digest) for each in self.content]}
 
     @classmethod
-    def unpacked(cls, fields: dict[str, Any], device: torch.device) -> Prompt:
-        """Return the prompt of what :meth:`packed` returned, its embeddings on a device."""
-        embeds, visual = (None if (each := fields[name]) is None else each.to(device) for name in ("embeds", "visual"))
-        deep = [each.to(device) for each in fields["deep"]]
-        content = [ContentSpan(*each) for each in fields["content"]]
-        return cls(**{**fields, "embeds": embeds, "visual": visual, "deep": deep, "content": content})
+    def received(cls, data: dict[str, Any], device: Any) -> Prompt:
+        """Return what :meth:`sent` has returned. Its tensors are copies: those that were sent may be in the memory of a relay."""
+
+        def own(value: Any, device: Any = None) -> Any:
+            if isinstance(value, list):
+                return [own(each, device) for each in value]
+            return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
+
+        computed = {name: own(data[name], device) for name in ("embeds", "visual", "deep")}
+        planned = {name: own(data[name]) for name in ("positions", "blocks")}
+        content = [ContentSpan(*each) for each in data["content"]]
+        return cls(data["ids"], position_delta=data["position_delta"], content=content, **computed, **planned)
 
 
 class _Reached(Exception):
@@ -72,17 +82,37 @@ def _stop(given: dict[str, Any]) -> Any:
 
 
 @torch.inference_mode()
-def captured(decoder: Decoder, inputs: dict[str, Any]) -> Prompt:
+def makes_masks(decoder: Decoder) -> bool:
+    """Return whether a model makes masks before its decoder, for positions that attend to each other."""
+    ids = torch.zeros(1, 4, dtype=torch.long, device=decoder.model.device)
+    try:
+        with decoder.instead(_stop):
+            decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    except _Reached as reached:
+        mask = reached.given.get("attention_mask")
+        return isinstance(mask, dict) or (mask is not None and mask.dim() > 2)
+    return False
+
+
+@torch.inference_mode()
+def captured(
+    decoder: Decoder, inputs: dict[str, Any], encoders: Encoders | None = None, sees_blocks: bool = False
+) -> Prompt:
     """Return the prompt that a decoder's model makes of the inputs of its forward, which have a batch of one.
+
+    Args:
+        encoders: of the model, which keep what they make.
+        sees_blocks: some of its positions attend to each other.
 
     Raises:
         RuntimeError: its decoder gets something that the engine has no place for.
     """
     ids: list[int] = inputs["input_ids"][0].tolist()
-    if not set(inputs) - _PLAIN:
+    blocks = blocks_of(decoder.model, inputs) if sees_blocks else None
+    if blocks is None and not set(inputs) - _PLAIN:
         return Prompt(ids)
     try:
-        with decoder.instead(_stop):
+        with decoder.instead(_stop), encoders.keeping() if encoders else nullcontext():
             decoder.model(**inputs, use_cache=False)
     except _Reached as reached:
         given = {name: each for name, each in reached.given.items() if each is not None}
@@ -91,7 +121,7 @@ def captured(decoder: Decoder, inputs: dict[str, Any]) -> Prompt:
     embeds: torch.Tensor = given["inputs_embeds"][0]
     visual, deep = (given.pop(name, None) for name in VISUAL)
     mask = given.get("attention_mask")
-    if mask is not None and (isinstance(mask, dict) or mask.dim() > 2):
+    if not sees_blocks and mask is not None and (isinstance(mask, dict) or mask.dim() > 2):
         raise RuntimeError("this model makes masks for its media, which the engine cannot; choose backend=steps")
     if unknown := sorted(name for name, each in given.items() if name not in _IGNORED and each is not False):
         raise RuntimeError(f"this model's decoder gets {', '.join(unknown)} with media; choose backend=steps")
@@ -101,8 +131,8 @@ def captured(decoder: Decoder, inputs: dict[str, Any]) -> Prompt:
         own = decoder.model.get_input_embeddings()(inputs["input_ids"][0].clamp(min=0))
     else:
         ids = [-1] * len(embeds)
-    content = [*_content(embeds, own, visual, deep or [])]
-    return Prompt(ids, embeds, positions, delta, content, None if visual is None else visual[0], deep or [])
+    content = [*_content(embeds, own, visual, deep or []), *_whole_blocks(embeds, blocks)]
+    return Prompt(ids, embeds, positions, delta, content, None if visual is None else visual[0], deep or [], blocks)
 
 
 def _positions(given: torch.Tensor | None, count: int) -> tuple[torch.Tensor | None, int]:
@@ -127,16 +157,24 @@ def _content(
     for start, end in zip(
         edges.eq(1).nonzero().flatten().tolist(), edges.eq(-1).nonzero().flatten().tolist(), strict=True
     ):
-        digest = hashlib.blake2b(_bytes(embeds[start:end]), digest_size=16)
+        digest = hashlib.blake2b(bytes_of(embeds[start:end]), digest_size=16)
         if visual is not None:
             first, last = (int(visual[0, :edge].sum()) for edge in (start, end))
             for each in deep:
-                digest.update(_bytes(each[first:last]))
+                digest.update(bytes_of(each[first:last]))
         yield ContentSpan(start, end, digest.digest())
 
 
-def _bytes(values: torch.Tensor) -> bytes:
-    return values.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+def _whole_blocks(embeds: torch.Tensor, blocks: torch.Tensor | None) -> Iterable[ContentSpan]:
+    """Yield the spans of blocks: what their positions compute depends on all of them."""
+    if blocks is None:
+        return
+    if len(blocks) != len(embeds):
+        raise RuntimeError("this model has other positions than ids; choose backend=steps")
+    for number in range(int(blocks.max()) + 1):
+        places = (blocks == number).nonzero()
+        start, end = int(places[0]), int(places[-1]) + 1
+        yield ContentSpan(start, end, hashlib.blake2b(bytes_of(embeds[start:end]), digest_size=16).digest())
 
 
 def fill_extra(batch: ForwardBatch, prompt_of: Any) -> None:
@@ -170,6 +208,7 @@ def request_of(prompt: Prompt, request_id: str, **fields: Any) -> ARRequest:
         prompt_embeds=prompt.embeds,
         prompt_positions=prompt.positions,
         position_delta=prompt.position_delta,
+        prompt_blocks=prompt.blocks,
         content=prompt.content,
         **fields,
     )

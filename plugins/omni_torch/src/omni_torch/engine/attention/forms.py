@@ -94,12 +94,18 @@ class FormedAttention(StepAttention):
         row = 0
         for request, start, length in zip(*self._step, strict=True):
             first = request.memory if window is None else max(request.memory, start - window + 1)
+            blocks = request.prompt_blocks
+            if blocks is not None:
+                first = _begin(blocks, first, start, length)
             slots = _index(self.cache.slots(request.request_id, first, start + length))
-            if length == 1:
+            if length == 1 and (blocks is None or window is None or start >= len(blocks)):
                 rows.append(row)
                 read.append(slots)
             else:
                 seen = _seen(first, start, length, window, device)
+                if blocks is not None:
+                    own, read_too = (blocks[begin : start + length].to(device) for begin in (start, first))
+                    seen[: len(own), : len(read_too)] |= (own.unsqueeze(1) == read_too) & (read_too >= 0)
                 chunks.append(_Chunk(row, length, slots.to(device), seen))
             row += length
         if not rows:
@@ -114,6 +120,13 @@ class FormedAttention(StepAttention):
 
 def _index(slots: torch.Tensor | slice) -> torch.Tensor:
     return torch.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+
+
+def _begin(blocks: torch.Tensor, first: int, start: int, length: int) -> int:
+    """Return the first position that a chunk from ``start`` reads: ``first``, or before it that of one of its blocks."""
+    own = blocks[start : start + length]
+    before = torch.isin(blocks[:first], own[own >= 0]).nonzero()
+    return int(before[0]) if len(before) else first
 
 
 def _seen(first: int, start: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:
