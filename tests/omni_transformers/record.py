@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,19 +35,45 @@ STREAMS = {"seq2seq": "tokens", "ctc": "windows", "transducer": "windows"}
 
 
 class Passed:
-    """Collects the architectures of which every comparison has passed."""
+    """Collects the architectures of which every comparison has passed, and of those whose requests share their decoder the calls.
+
+    Attributes:
+        calls: for each, how many shared a batch, and how many the model computed alone.
+    """
 
     def __init__(self) -> None:
         self.passed: set[str] = set()
         self.failed: set[str] = set()
+        self.calls: dict[str, tuple[int, int]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        from omni_transformers.calls.batch import Calls
+
+        own, name = Calls.compute, _name(item.nodeid)
+
+        def compute(calls: Calls, lines: Any) -> None:
+            own(calls, lines)
+            self.calls[name] = calls.rows, calls.alone
+
+        Calls.compute = compute  # type: ignore[method-assign]
+        try:
+            return (yield)
+        finally:
+            Calls.compute = own  # type: ignore[method-assign]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        names = re.findall(r"[A-Z]\w+", report.nodeid.partition("[")[2])
-        name = "WhisperForConditionalGeneration" if "test_whisper" in report.nodeid else names[0] if names else ""
+        name = _name(report.nodeid)
         if report.failed:
             self.failed.add(name)
         elif report.when == "call" and report.passed:
             self.passed.add(name)
+
+
+def _name(test: str) -> str:
+    """Return the architecture of a test."""
+    names = re.findall(r"[A-Z]\w+", test.partition("[")[2])
+    return "WhisperForConditionalGeneration" if "test_whisper" in test else names[0] if names else ""
 
 
 def main() -> None:
@@ -59,7 +87,7 @@ def main() -> None:
     from omni_transformers.checked import FILE
 
     table = {
-        name: {**how(name), "transformers": transformers.__version__}
+        name: {**how(name, *compared.calls.get(name, (0, 0))), "transformers": transformers.__version__}
         for name in sorted((compared.passed & asked.passed) - failed)
     }
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
@@ -68,8 +96,12 @@ def main() -> None:
     sys.exit(bool(failed))
 
 
-def how(name: str) -> dict[str, str]:
-    """Return the backend of an architecture, and what it streams."""
+def how(name: str, shared: int, alone: int) -> dict[str, str]:
+    """Return the backend of an architecture, and what it streams.
+
+    Args:
+        shared, alone: calls of its decoder that shared a batch, and that did not.
+    """
     from tiny_transformers import MAKERS, causal, checkpoint
 
     from omni_transformers.architectures import table
@@ -78,15 +110,16 @@ def how(name: str) -> dict[str, str]:
     from omni_transformers.words.recognisers import RECOGNISERS
 
     architecture = table()[name]
+    by_token = "engine" if shared and not alone else "steps"
     if architecture.kind == "speak":
-        return {"backend": "steps" if _by_frame(name) else "generate", "streams": _streams(name)}
+        return {"backend": by_token if _by_frame(name) else "generate", "streams": _streams(name)}
     if architecture.kind == "recognise":
         return {
-            "backend": "steps" if architecture.form == "seq2seq" else "generate",
+            "backend": by_token if architecture.form == "seq2seq" else "generate",
             "streams": STREAMS[architecture.form],
         }
-    if name in RECOGNISERS:
-        return {"backend": "steps", "streams": "tokens"}
+    if by_token == "engine" or name in RECOGNISERS:
+        return {"backend": by_token, "streams": "tokens"}
     model = load_model(str(checkpoint(name))) if name in MAKERS else causal.model_of(name)
     return {"backend": backend_of(model)[0], "streams": "tokens"}
 

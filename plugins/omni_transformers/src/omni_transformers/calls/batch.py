@@ -182,7 +182,7 @@ class Calls:
         cache = given.get("past_key_values")
         rows = _Rows() if cache is None else self._caches.get(cache) or self._begun(line, given, cache)
         if cache is None or not rows.names:
-            self.alone += 1
+            self.alone += cache is not None
             return self._packed.alone(given)
         call = self._call(rows.names, given, cache.get_seq_length())
         line.wait(call)
