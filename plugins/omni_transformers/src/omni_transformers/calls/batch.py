@@ -17,7 +17,7 @@ from attrs import define, field
 from omni_core.api import RequestTooLargeError
 from omni_torch.api import PagedSequences
 from omni_transformers.calls.lines import Line
-from omni_transformers.calls.packed import Packed, Untaken
+from omni_transformers.calls.packed import Packed, Untaken, cache_of
 from omni_transformers.calls.stacked import Row, Stacked
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class Calls:
 
     def _called(self, line: Line, given: dict[str, Any]) -> Any:
         """Compute a call of the decoder, in a thread of its request."""
-        cache = given.get("past_key_values")
+        cache = cache_of(given)
         rows = _Rows() if cache is None else self._caches.get(cache) or self._begun(line, given, cache)
         if cache is None or not rows.names:
             self.alone += cache is not None

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -21,8 +22,11 @@ _CROSS = re.compile("encoder_attn|encoder_decoder_attn|cross_attn|crossattention
 
 _MEDIA = re.compile("pixel_values|input_features|input_values|image|video")
 
+CACHES = "past_key_values", "cache"
+"""Names of the cache of transformers, before and since 5.24."""
+
 _GIVEN = {
-    *("past_key_values", "position_ids", "attention_mask", "use_cache", "cache_position", "return_dict"),
+    *(*CACHES, "position_ids", "attention_mask", "use_cache", "cache_position", "return_dict"),
     *("encoder_hidden_states", "encoder_attention_mask", "logits_to_keep", "output_hidden_states"),
 }
 """Arguments of a call that are not handed on as they are."""
@@ -62,7 +66,7 @@ class Packed:
         self.remembered = _number(config, "max_source_positions")
         self._configs = {id(each.config): each.config for each in module.modules() if hasattr(each, "config")}
         self._names = set(inspect.signature(self.decoder.run).parameters)
-        if not {"past_key_values", "input_ids"} <= self._names:
+        if "input_ids" not in self._names or not self._names & {*CACHES}:
             raise Unfit("its decoder takes no ids and no cache")
         if media := sorted(each for each in self._names if _MEDIA.search(each)):
             raise Unfit(f"its decoder takes {media[0]} itself")
@@ -182,7 +186,8 @@ class Packed:
     def output(hidden: torch.Tensor, cache: Any, given: dict[str, Any]) -> Any:
         """Return a decoder's output; of its hidden states, the last."""
         last = (hidden,) if given.get("output_hidden_states") else None
-        return Decoded(last_hidden_state=hidden, past_key_values=cache, hidden_states=last)
+        [name] = {*CACHES} & {each.name for each in fields(Decoded)}
+        return Decoded(last_hidden_state=hidden, hidden_states=last, **{name: cache})
 
     def _forward(
         self, given: dict[str, Any], positions: torch.Tensor, name: str, attend: Callable[..., torch.Tensor]
@@ -352,3 +357,8 @@ def _first(given: dict[str, Any]) -> torch.Tensor:
 def _number(config: Any, *names: str) -> int | None:
     found = (getattr(config, name, None) for name in names)
     return next((each for each in found if isinstance(each, int) and each > 0), None)
+
+
+def cache_of(given: dict[str, Any]) -> Any:
+    """Return the cache of transformers among the arguments of a call."""
+    return next((given[name] for name in CACHES if given.get(name) is not None), None)

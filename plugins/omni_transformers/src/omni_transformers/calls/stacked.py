@@ -9,6 +9,7 @@ from attrs import define
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from omni_transformers.calls.packed import cache_of
 from omni_transformers.words.engine_model import Door
 
 
@@ -30,9 +31,9 @@ class Row:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Calls of one shape are computed together."""
-        cache = self.given.get("past_key_values")
+        cache = cache_of(self.given)
         length = None if cache is None else cache.get_seq_length()
-        parts = ((name, _shape(each)) for name, each in sorted(self.given.items()) if name != "past_key_values")
+        parts = ((name, _shape(each)) for name, each in sorted(self.given.items()) if each is not cache)
         return (id(self.stacked), length, *parts)
 
 
@@ -49,7 +50,7 @@ class Stacked:
 
     def row(self, given: dict[str, Any]) -> Row | None:
         """Return a call as a row; ``None``: the model must compute it itself."""
-        cache = given.get("past_key_values")
+        cache = cache_of(given)
         if cache is not None and (
             type(cache) is not DynamicCache or any(type(each) is not DynamicLayer for each in cache.layers)
         ):
@@ -77,10 +78,11 @@ class Stacked:
             else each
             for name, each in first.items()
         }
-        caches: list[Any] = [row.given.get("past_key_values") for row in rows]
+        caches: list[Any] = [cache_of(row.given) for row in rows]
         whole: Any = None
         if caches[0] is not None:
-            whole = given["past_key_values"] = DynamicCache()
+            name = next(name for name, each in first.items() if each is caches[0])
+            whole = given[name] = DynamicCache()
             for number, layer in enumerate(caches[0].layers):
                 if layer.is_initialized:
                     parts = [cache.layers[number] for cache in caches]
@@ -92,13 +94,13 @@ class Stacked:
             cut = slice(place, place + 1)
             made = {name: each[cut] if isinstance(each, torch.Tensor) else each for name, each in output.items()}
             if whole is not None:
-                own = row.given["past_key_values"]
+                own = caches[place]
                 for number, layer in enumerate(whole.layers):
                     if number >= len(own.layers) or not own.layers[number].is_initialized:
                         own.update(layer.keys[cut], layer.values[cut], number)
                     else:
                         own.layers[number].keys, own.layers[number].values = layer.keys[cut], layer.values[cut]
-                made["past_key_values"] = own
+                made |= {name: own for name, each in output.items() if each is whole}
             row.output = type(output)(**made)
 
 
