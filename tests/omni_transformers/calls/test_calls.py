@@ -138,6 +138,7 @@ def test_a_decoder_that_mixes_tokens_beside_its_attention_is_refused() -> None:
         ({"encoder_hidden_states": None}, "it gets no encoder's output"),
         ({"encoder_attention_mask": torch.zeros(1, 3)}, "it gets a mask of the encoder's output"),
         ({"head_mask": [1.0]}, "it gets head_mask"),
+        ({"input_ids": torch.tensor([[2, 3]] * 2)}, "it gets several rows"),  # beams change places in their cache
     ],
 )
 def test_a_call_that_the_engine_has_no_place_for_is_told(given: dict[str, Any], reason: str) -> None:
@@ -148,8 +149,8 @@ def test_a_call_that_the_engine_has_no_place_for_is_told(given: dict[str, Any], 
     width = model.config.d_model
     call = {"input_ids": torch.tensor([[2, 3]]), "encoder_hidden_states": torch.zeros(1, 3, width), "use_cache": True}
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    [memory] = packed.memories(call, cache)
+    memory = packed.memory(call, cache)
     assert memory is not None
     assert len(memory[0]) == packed.layout.layers
     with pytest.raises(Untaken, match=reason):
-        packed.memories({**call, **given}, cache)
+        packed.memory({**call, **given}, cache)

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import accumulate
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 import torch
-from attrs import define, field
+from attrs import define
 
 from omni_core.api import RequestTooLargeError
 from omni_torch.api import PagedSequences
@@ -31,16 +30,14 @@ class Call:
     """A call of the decoder.
 
     Attributes:
-        names: of its rows' sequences.
-        count: positions of each row.
+        name: of its sequence.
         arguments: of the decoder, by name.
-        positions: ``[rows, count]``.
-        hidden: the decoder's output, ``[rows, count, hidden]``, when it is ``done``.
-        logits: of each row's last position, ``[rows, 1, vocab]``; ``None``: its model computes them.
+        positions: ``[count]``.
+        hidden: the decoder's output, ``[1, count, hidden]``, when it is ``done``.
+        logits: of the last position, ``[1, 1, vocab]``; ``None``: its model computes them.
     """
 
-    names: list[str]
-    count: int
+    name: str
     arguments: dict[str, torch.Tensor]
     positions: torch.Tensor
     done: bool = False
@@ -49,19 +46,16 @@ class Call:
     error: BaseException | None = None
 
     @property
+    def count(self) -> int:
+        """The number of its positions."""
+        return len(self.positions)
+
+    @property
     def shape(self) -> tuple[Any, ...]:
         """Calls of one shape are computed together."""
-        rows = len(self.names)
-        if all(each.shape[:2] == (rows, self.count) for each in self.arguments.values()):
+        if all(each.shape[:2] == (1, self.count) for each in self.arguments.values()):
             return tuple(sorted((name, *each.shape[2:]) for name, each in self.arguments.items()))
         return (id(self),)
-
-
-@define(eq=False)
-class _Rows:
-    """The sequences of a cache of transformers. No ``names``: the model computes with that cache itself."""
-
-    names: list[str] = field(factory=list)
 
 
 class Calls:
@@ -81,8 +75,8 @@ class Calls:
         longest = packed.context or LONGEST
         if packed.layout.memory:
             longest += packed.remembered or LONGEST
-        self._sequences = PagedSequences(packed.layout, packed.device, longest, 2 * running, kv_cache_mb)
-        self._caches: WeakKeyDictionary[Any, _Rows] = WeakKeyDictionary()
+        self._sequences = PagedSequences(packed.layout, packed.device, longest, running, kv_cache_mb)
+        self._caches: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()  # None: the model computes with it
         self._named: dict[Line, list[str]] = {}
         self._dropped: list[str] = []
         self._count = 0
@@ -116,12 +110,12 @@ class Calls:
             return
         calls = [line.call for line in lines if isinstance(line.call, Call)]
         try:
-            planned = set(self._sequences.plan({name: call.count for call in calls for name in call.names}))
+            planned = set(self._sequences.plan({call.name: call.count for call in calls}))
         except BaseException as error:  # such as a lack of memory for what is put aside
             for call in calls:
                 call.error, call.done = error, True
             return
-        for group in _grouped([call for call in calls if planned.issuperset(call.names)]):
+        for group in _grouped([call for call in calls if call.name in planned]):
             self._compute(group)
 
     def _compute_rows(self, rows: list[Row]) -> None:
@@ -146,17 +140,16 @@ class Calls:
         return row.output
 
     def _compute(self, calls: list[Call]) -> None:
-        names = [name for call in calls for name in call.names]
-        lengths = [call.count for call in calls for _ in call.names]
+        names, lengths = [call.name for call in calls], [call.count for call in calls]
         try:
             with torch.inference_mode():
                 attention = self._sequences.attention(names, lengths)
-                hidden, logits = self._packed.run(
-                    _packed_arguments(calls),
-                    torch.cat([call.positions.reshape(-1) for call in calls]),
-                    attention,
-                    lengths,
-                )
+                arguments = {
+                    name: torch.cat([call.arguments[name] for call in calls], 1) if len(calls) > 1 else each
+                    for name, each in calls[0].arguments.items()
+                }
+                positions = torch.cat([call.positions for call in calls])
+                hidden, logits = self._packed.run(arguments, positions, attention, lengths)
         except BaseException as error:
             if len(calls) == 1:
                 calls[0].error, calls[0].done = error, True
@@ -168,23 +161,21 @@ class Calls:
         self._sequences.computed(names, lengths)
         self.steps += 1
         self.rows += len(calls)
-        ends = [0, *accumulate(call.count * len(call.names) for call in calls)]
-        row = 0
-        for call, begin, end in zip(calls, ends, ends[1:], strict=False):
-            rows = len(call.names)
-            call.hidden, call.done = hidden[begin:end].view(rows, call.count, -1), True
+        for number, (call, part) in enumerate(zip(calls, hidden.split(lengths), strict=True)):
+            call.hidden, call.done = part.unsqueeze(0), True
             if logits is not None:
-                call.logits = logits[row : row + rows].unsqueeze(1)
-            row += rows
+                call.logits = logits[number].view(1, 1, -1)
 
     def _called(self, line: Line, given: dict[str, Any]) -> Any:
         """Compute a call of the decoder, in a thread of its request."""
         cache = cache_of(given)
-        rows = _Rows() if cache is None else self._caches.get(cache) or self._begun(line, given, cache)
-        if cache is None or not rows.names:
+        if cache is not None and cache not in self._caches:
+            self._caches[cache] = self._begun(line, given, cache)
+        name = None if cache is None else self._caches[cache]
+        if cache is None or name is None:
             self.alone += cache is not None
-            return self._packed.alone(given)
-        call = self._call(rows.names, given, cache.get_seq_length())
+            return self._packed.decoder.run(**given)
+        call = self._call(name, given, cache.get_seq_length())
         line.wait(call)
         if call.error is not None:
             error, call.error = call.error, None
@@ -192,43 +183,37 @@ class Calls:
         line.ready = call
         assert call.hidden is not None
         own = getattr(cache, "self_attention_cache", cache)
-        empty = call.hidden.new_zeros(len(rows.names), 1, call.count, 1)
+        empty = call.hidden.new_zeros(1, 1, call.count, 1)
         own.update(empty, empty, 0)  # the loop reads its length
         return self._packed.output(call.hidden, cache, given)
 
-    def _begun(self, line: Line, given: dict[str, Any], cache: Any) -> _Rows:
-        """Begin the sequences of a call; without names if the model must compute it itself."""
-        rows = _Rows()
+    def _begun(self, line: Line, given: dict[str, Any], cache: Any) -> str | None:
+        """Begin the sequence of a first call, and return its name; ``None`` if the model must compute it itself."""
         try:
-            memories = self._packed.memories(given, cache)
+            memory = self._packed.memory(given, cache)
         except Untaken as untaken:
             if str(untaken) not in self._told:
                 self._told.add(str(untaken))
                 logger.info("%s computes alone: %s", type(self._packed.decoder.module).__name__, untaken)
-            self._caches[cache] = rows
-            return rows
-        for memory in memories:
-            self._count += 1
-            name = str(self._count)
-            rows.names.append(name)
-            self._sequences.begin(name, memory)
-        self._named.setdefault(line, []).extend(rows.names)
-        self._caches[cache] = rows
-        finalize(cache, self._dropped.extend, [*rows.names])
-        return rows
+            return None
+        self._count += 1
+        name = str(self._count)
+        self._sequences.begin(name, memory)
+        self._named.setdefault(line, []).append(name)
+        finalize(cache, self._dropped.append, name)
+        return name
 
-    def _call(self, names: list[str], given: dict[str, Any], seen: int) -> Call:
+    def _call(self, name: str, given: dict[str, Any], seen: int) -> Call:
         arguments, positions = self._packed.arguments(given, seen)
         mask = given.get("attention_mask")
         if mask is not None and not bool(mask.all()):
             raise RuntimeError(
                 "the model hides positions that it has written, which its cache here cannot; choose backend=steps"
             )
-        count = positions.shape[1]
         most = self._sequences.capacity
-        if (needed := self._sequences.length(names[0]) + count) > most:
+        if (needed := self._sequences.length(name) + len(positions)) > most:
             raise RequestTooLargeError(f"the request has {needed} positions; the KV cache of this stage holds {most}")
-        return Call(names, count, arguments, positions)
+        return Call(name, arguments, positions)
 
     def _logits(self, line: Line, given: dict[str, Any]) -> Any:
         """Return the logits that were computed with the decoder's output, if they are those of this input of the head."""
@@ -254,13 +239,3 @@ def _grouped(calls: list[_Asked]) -> list[list[_Asked]]:
     for call in calls:
         groups[call.shape].append(call)
     return list(groups.values())
-
-
-def _packed_arguments(calls: list[Call]) -> dict[str, torch.Tensor]:
-    """Return the arguments of calls, their rows one after the other in one line."""
-    if len(calls) == 1 and len(calls[0].names) == 1:
-        return calls[0].arguments
-    return {
-        name: torch.cat([call.arguments[name].reshape(1, -1, *call.arguments[name].shape[2:]) for call in calls], 1)
-        for name in calls[0].arguments
-    }

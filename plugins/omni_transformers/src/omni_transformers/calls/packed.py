@@ -135,25 +135,20 @@ class Packed:
         ends = torch.tensor(lengths, device=hidden.device).cumsum(0) - 1
         return hidden, (self._last or self.head.run)(hidden[ends])
 
-    def alone(self, given: dict[str, Any]) -> Any:
-        """Compute a call as the model does."""
-        return self.decoder.run(**given)
-
     def arguments(self, given: dict[str, Any], seen: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """Return the arguments of a call that are handed on, and its positions ``[rows, n]``.
+        """Return the arguments of a call that are handed on, and its positions ``[n]``.
 
         Args:
             seen: positions before it.
         """
         found = {name: each for name, each in given.items() if name not in _GIVEN and isinstance(each, torch.Tensor)}
-        rows, count = _first(given).shape[:2]
         positions = given.get("position_ids")
         if positions is None:
-            positions = torch.arange(seen, seen + count, device=self.device)
-        return found, positions.reshape(-1, count).expand(rows, count)
+            positions = torch.arange(seen, seen + _first(given).shape[1], device=self.device)
+        return found, positions.reshape(-1)
 
-    def memories(self, given: dict[str, Any], cache: Any) -> list[Memory | None]:
-        """Return the memory of each row of a first call.
+    def memory(self, given: dict[str, Any], cache: Any) -> Memory | None:
+        """Return what a first call remembers of an encoder's output; ``None``: the decoder has no cross-attention.
 
         Raises:
             Untaken: the model must compute it itself.
@@ -161,26 +156,24 @@ class Packed:
         if cache.get_seq_length():
             raise Untaken("its cache was begun elsewhere")
         rows, count = _first(given).shape[:2]
+        if rows > 1:
+            raise Untaken("it gets several rows")
         for name, each in given.items():
-            if name in _GIVEN or each is None or each is False:
-                continue
-            if not isinstance(each, torch.Tensor):
+            if name not in _GIVEN and each is not None and each is not False and not isinstance(each, torch.Tensor):
                 raise Untaken(f"it gets {name}")
-            if rows > 1 and each.shape[:2] != (rows, count):
-                raise Untaken(f"it gets {name} of several rows")
         mask, places = given.get("attention_mask"), given.get("position_ids")
         if mask is not None and (isinstance(mask, dict) or mask.dim() != 2 or not bool(mask.all())):
             raise Untaken("it gets a mask")
         if places is not None and (places.dim() != 2 or places.shape[1] != count):
             raise Untaken("it gets positions of several axes")
         if self._crossing is None:
-            return [None] * rows
+            return None
         states, seen = given.get("encoder_hidden_states"), given.get("encoder_attention_mask")
-        if states is None or len(states) != rows:
+        if states is None:
             raise Untaken("it gets no encoder's output")
-        if seen is not None and (seen.shape != states.shape[:2] or not bool(seen.bool().any(1).all())):
+        if seen is not None and (seen.shape != states.shape[:2] or not bool(seen.any())):
             raise Untaken("it gets a mask of the encoder's output")
-        return [self._memory(each if seen is None else each[seen[row].bool()]) for row, each in enumerate(states)]
+        return self._memory(states[0] if seen is None else states[0, seen[0].bool()])
 
     @staticmethod
     def output(hidden: torch.Tensor, cache: Any, given: dict[str, Any]) -> Any:
