@@ -1,1 +1,1 @@
-"""How do calls of a model's own ``generate()`` share a batch? Each request's runs in a thread, and stops where it calls the decoder."""
+"""Calls of a decoder by the ``generate()`` of several requests, which share a batch: each runs in a thread, and stops where it calls."""
