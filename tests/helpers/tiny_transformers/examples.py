@@ -16,8 +16,9 @@ from omni_core.api import OmniRequest, StagePayload
 from omni_transformers.architectures import table
 from omni_transformers.loading import load_processor
 from omni_transformers.words.adapters import EXTRA, NEEDS, PROMPTS, unmarked
-from omni_transformers.words.engine import create_answer, create_prepare
+from omni_transformers.words.engine import create_answer
 from omni_transformers.words.messages import rate_of
+from omni_transformers.words.prepare import create_prepare
 from omni_transformers.words.transcripts import create_recogniser
 from tiny_transformers import checkpoint
 from tiny_transformers.driving import replies, running

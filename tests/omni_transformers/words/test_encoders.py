@@ -17,11 +17,12 @@ from omni_transformers.architectures import table
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.pipeline import transformers
 from omni_transformers.words.encoders import Encoders
-from omni_transformers.words.engine import create_answer, create_prepare, engine_model
+from omni_transformers.words.engine import create_answer, engine_model
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit
 from omni_transformers.words.engine_prompts import Prompt, captured
 from omni_transformers.words.messages import rate_of
+from omni_transformers.words.prepare import create_prepare
 from omni_transformers.words.prompts import Prompts
 from omni_transformers.words.steps import placed
 

@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from omni_core.api import IncomingMessage, InvalidRequestError, OmniRequest, Scheduler, StagePayload
 from omni_core.stage.assembly import assemble
 from omni_transformers.pipeline import transformers
-from omni_transformers.words.engine import create_answer, create_prepare
+from omni_transformers.words.engine import create_answer
+from omni_transformers.words.prepare import create_prepare
 
 TEXTS = [
     "Hello",

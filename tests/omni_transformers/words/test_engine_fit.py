@@ -17,9 +17,10 @@ from omni_core.api import ConfigError
 from omni_torch.api import EngineScheduler
 from omni_transformers.loading import load_model
 from omni_transformers.words.blocks import blocks_of
-from omni_transformers.words.engine import create_answer, create_prepare
+from omni_transformers.words.engine import create_answer
 from omni_transformers.words.engine_fit import backend_of, fitted
 from omni_transformers.words.engine_layers import Unfit
+from omni_transformers.words.prepare import create_prepare
 
 assert seers
 

@@ -23,12 +23,13 @@ from omni_core.api import ConfigError, IncomingMessage, OmniRequest, StagePayloa
 from omni_torch.api import EngineScheduler, TensorParallel
 from omni_transformers.loading import load_model
 from omni_transformers.pipeline import transformers
-from omni_transformers.words.engine import Answers, create_answer, create_prepare
+from omni_transformers.words.engine import Answers, create_answer
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit
 from omni_transformers.words.engine_model import EngineModel
 from omni_transformers.words.engine_prompts import Prompt, captured
 from omni_transformers.words.engine_ranks import without_layers
+from omni_transformers.words.prepare import create_prepare
 
 TEXTS = ["Hello", "What is a stage, and what is a pipeline?", "x" * 40, "1"]
 PLAIN = ["LlamaForCausalLM", "Qwen3ForCausalLM", "MixtralForCausalLM", "Gemma2ForCausalLM"]

@@ -22,8 +22,8 @@ from omni_transformers.architectures import REFUSED, table
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import interface
-from omni_transformers.words.engine import create_prepare
 from omni_transformers.words.messages import read_messages
+from omni_transformers.words.prepare import create_prepare
 from omni_transformers.words.prompts import Prompts
 from omni_transformers.words.steps import create_writer
 

@@ -14,8 +14,9 @@ from omni_core.api import OmniRequest, ReasoningChunk, StagePayload, TextChunk
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_processor
 from omni_transformers.words.declaration import interface
-from omni_transformers.words.engine import create_answer, create_prepare
+from omni_transformers.words.engine import create_answer
 from omni_transformers.words.forms import form_of
+from omni_transformers.words.prepare import create_prepare
 from omni_transformers.words.prompts import Prompts
 from omni_transformers.words.steps import create_writer
 

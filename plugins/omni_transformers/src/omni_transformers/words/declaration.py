@@ -69,7 +69,9 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         factory = "omni_transformers.words.transcripts:create_recogniser"
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home = "omni_transformers.words.engine"
-    prepare = given.stage("prepare", factory=f"{home}:create_prepare", factory_args=args, next=GROUP)
+    prepare = given.stage(
+        "prepare", factory="omni_transformers.words.prepare:create_prepare", factory_args=args, next=GROUP
+    )
     ranks = given.tp_size or 1
     if ranks == 1 and (given.backend != "engine" or source.config.get("is_encoder_decoder")):
         return [prepare, given.stage(GROUP, factory=f"{home}:create_answer", factory_args=args, terminal=True)]

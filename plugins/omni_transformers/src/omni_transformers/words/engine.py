@@ -1,4 +1,4 @@
-"""The stages of a model that writes text: its prompts, and its answers, by the engine where it fits, else in turns."""
+"""The stage that answers of a model that writes text: by the engine where it fits, else by its own loop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from omni_core.api import (
     IncomingMessage,
     OutgoingMessage,
     Scheduler,
-    SimpleScheduler,
     StagePayload,
     TextResult,
 )
-from omni_media.api import Limits
 from omni_torch.api import (
     ALONE,
     ARModelRunner,
@@ -42,17 +40,14 @@ from omni_transformers.checkpoints import read
 from omni_transformers.defaults import defaults_of
 from omni_transformers.loading import load_model, load_processor
 from omni_transformers.words.declaration import GROUP
-from omni_transformers.words.encoders import Encoders
 from omni_transformers.words.engine_fit import fitted
 from omni_transformers.words.engine_layers import Unfit, context_of
-from omni_transformers.words.engine_model import Decoder, EngineModel
-from omni_transformers.words.engine_prompts import Prompt, captured, fill_extra, makes_masks, request_of
-from omni_transformers.words.engine_ranks import without_layers
+from omni_transformers.words.engine_model import EngineModel
+from omni_transformers.words.engine_prompts import Prompt, fill_extra, request_of
 from omni_transformers.words.forms import Form, form_of
 from omni_transformers.words.pieces import Pieces
-from omni_transformers.words.prompts import Prompts
 from omni_transformers.words.replies import Replies, chunks_of
-from omni_transformers.words.steps import create_writer, placed
+from omni_transformers.words.steps import create_writer
 from omni_transformers.words.thoughts import Told
 
 logger = logging.getLogger(__name__)
@@ -69,15 +64,15 @@ class _Chosen:
     stages: set[str] = field(factory=set)
 
 
-_Key = tuple[str, str, str, str]
-_chosen: dict[_Key, _Chosen] = {}
+Key = tuple[str, str, str, str]
+_chosen: dict[Key, _Chosen] = {}
 
 
 def engine_model(model_path: str, device: str, dtype: str, backend: str, stage: str = GROUP) -> EngineModel | None:
     """Return a checkpoint's model for the engine; ``None``: another backend computes it. Looked at once in a process.
 
     Args:
-        stage: that uses it; what it leaves to others is freed by :func:`_free_others`.
+        stage: that uses it; what it leaves to others is freed by :func:`free_others`.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -90,7 +85,7 @@ def engine_model(model_path: str, device: str, dtype: str, backend: str, stage: 
         return _chosen[key].model
 
 
-def _free_others(key: _Key, stage: str) -> None:
+def free_others(key: Key, stage: str) -> None:
     """Free what only another stage needs of a model, if that stage is in another process. Called when all stages of this one are made."""
     with _lock:
         found = _chosen.get(key)
@@ -150,89 +145,6 @@ def _tokenizer(processor: Any) -> Any:
     return getattr(processor, "tokenizer", processor)
 
 
-class Prepare(SimpleScheduler):
-    """Makes a :class:`Prompt` of each request. Its statistics include those of the encoders' outputs that it keeps.
-
-    Args:
-        decoder: of the model; ``None``: prompts are texts.
-        prompts: ``None``: requests are handed on.
-        key: of the model; ``None``: no other stage shares it.
-        sees_blocks: some positions of its prompts attend to each other.
-    """
-
-    def __init__(
-        self,
-        decoder: Decoder | None,
-        prompts: Prompts | None,
-        max_bytes: int,
-        key: _Key | None,
-        sees_blocks: bool = False,
-    ) -> None:
-        super().__init__(self.prompt)
-        self._decoder, self._prompts, self._key, self._sees_blocks = decoder, prompts, key, sees_blocks
-        self._encoders = None if decoder is None else Encoders(decoder.model, max_bytes)
-
-    def start(self) -> None:
-        if self._key is not None:
-            _free_others(self._key, "prepare")
-        super().start()
-
-    def prompt(self, payload: StagePayload) -> Any:
-        """Return the prompt of a request."""
-        if self._prompts is None:
-            return payload.request
-        inputs = self._prompts.inputs(payload.request)
-        if self._decoder is None:
-            return Prompt(inputs["input_ids"][0].tolist()).sent()
-        inputs = placed(inputs, self._decoder.model)
-        return captured(self._decoder, inputs, self._encoders, self._sees_blocks).sent()
-
-    def statistics(self) -> dict[str, float]:
-        return {**super().statistics(), **({} if self._encoders is None else self._encoders.cache.statistics())}
-
-    def flush_caches(self) -> None:
-        """Forget what was encoded before. From any thread."""
-        if self._encoders is not None:
-            self._encoders.cache.clear()
-
-
-def create_prepare(
-    model_path: str,
-    device: str = "cpu",
-    dtype: str = "auto",
-    backend: str = "auto",
-    limits: dict[str, Any] | None = None,
-    encodes_only: bool = False,
-    cache_mb: int = 256,
-) -> Prepare:
-    """Return the stage that makes a :class:`Prompt` of a request, as data; for another backend than the engine the request itself.
-
-    Args:
-        limits: of the media of a request, as fields of :class:`Limits`.
-        encodes_only: true if the engine computes the decoder in other processes. Of the model, what encodes media is kept.
-        cache_mb: MiB of encoder outputs kept for media that are sent again; 0 keeps none.
-
-    Raises:
-        ConfigError: as :func:`engine_model`, or ``cache_mb`` is negative.
-    """
-    found = read(model_path).architecture
-    key: _Key | None = None
-    decoder: Decoder | None = None
-    sees_blocks = False
-    if not encodes_only:
-        key = model_path, device, dtype, backend
-        model = engine_model(*key, stage="prepare")
-        if model is None:
-            return Prepare(None, None, 0, key)
-        decoder, sees_blocks = model.decoder, model.sees_blocks
-    elif found.inputs != ["text"]:
-        decoder = without_layers(load_model(model_path, dtype, device, placed=False), device)
-        load_model.cache_clear()
-        sees_blocks = makes_masks(decoder)
-    prompts = Prompts(load_processor(model_path), found.inputs, found.name, Limits(**(limits or {})))
-    return Prepare(decoder, prompts, cache_mb * 2**20, key, sees_blocks)
-
-
 def create_answer(
     model_path: str,
     device: str = "cpu",
@@ -253,7 +165,7 @@ def create_answer(
 
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
-        limits: as of :func:`create_prepare`.
+        limits: as of :func:`omni_transformers.words.prepare.create_prepare`.
         max_running: requests computed together; by default 32, in turns 8.
         max_batch_tokens, chunk_size, kv_cache_mb, kv_blocks, max_context, prefix_cache, attention, gpu_memory: as the engine has them.
 
@@ -286,12 +198,12 @@ def create_answer(
 class _Answering(EngineScheduler):
     """The engine of a model, of which the encoders are freed if another process runs them."""
 
-    def __init__(self, key: _Key, *given: Any, **named: Any) -> None:
+    def __init__(self, key: Key, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._key = key
 
     def start(self) -> None:
-        _free_others(self._key, GROUP)
+        free_others(self._key, GROUP)
         super().start()
 
 
