@@ -73,6 +73,7 @@ def whisper(folder: Path, multilingual: bool = True, tokens: int = 12, **generat
         init_std=0.3,
         median_filter_width=3,
     )
+    torch.manual_seed(0)
     model = WhisperForConditionalGeneration(config)
     with (
         torch.no_grad()

@@ -1,8 +1,8 @@
 """Whisper: windows of a recording one after the other, as transformers' own rule for long recordings has it.
 
-A recording that fits into one window, and whose times nobody asks for, is written at one temperature, token by token. Any other is written
-window by window: the last times that a window tells say where the next one begins, and a window whose text repeats itself, or of which the
-model is not sure, is written again at higher temperatures.
+A window whose text repeats itself, or of which the model is not sure, is written again at higher temperatures, so its text is tentative
+until one satisfies. In a recording of several windows, or where times are asked for, the model tells times: the last one of a window says
+where the next one begins.
 """
 
 from __future__ import annotations
@@ -120,20 +120,14 @@ class _Request:
         return Transcript(self.text.text, self.language, self.segments, self.words, duration, end, usage, self.notices)
 
     def _short(self, samples: Samples) -> None:
-        """Write a recording of one window, and report each piece of its text for good."""
+        """Write a recording of one window; its text is tentative until it satisfies."""
         windows = self.windows
         encoded = windows.encoded(windows.features(samples, one_window=True))
         self._ask(encoded)
-
-        def told(ids: list[int]) -> None:
-            piece = self.text.add(decoded(windows.tokenizer, ids))
-            self.report(TranscriptChunk(piece) if piece else None)
-
-        written = windows.written(encoded, self.asked["temperature"], told, times=False, word_frames=None, **self.given)
-        self._count(written)
-        if piece := self.text.add(decoded(windows.tokenizer, written.ids), complete=True):
-            self.report(TranscriptChunk(piece))
-        if not written.ended:
+        written = self._accepted(encoded, windows.frames, times=False)
+        ids = [] if written is None else written.ids
+        self.report(TranscriptChunk(self.text.add(decoded(windows.tokenizer, ids), complete=True)))
+        if written is not None and not written.ended:
             self.notices.append("the text was cut by the model's limit on tokens")
 
     def _long(self, samples: Samples) -> None:
@@ -147,15 +141,19 @@ class _Request:
             if not seek:
                 self._ask(encoded)
             self.report(None)
-            written = self._accepted(encoded, frames)
+            written = self._accepted(encoded, frames, times=True)
             if written is None:
                 self.report(TranscriptChunk(""))
                 seek += frames
             else:
                 seek += self._add(written, frames, seek * windows.hop)
 
-    def _accepted(self, encoded: Any, frames: int) -> Written | None:
-        """Return what is written of a window at the first temperature that satisfies; ``None``: nobody speaks."""
+    def _accepted(self, encoded: Any, frames: int, times: bool) -> Written | None:
+        """Return what is written of a window at the first temperature that satisfies; ``None``: nobody speaks.
+
+        Args:
+            times: the model tells times.
+        """
         windows = self.windows
         most, least, silent = windows.thresholds.values()
         silence = windows.no_speech(encoded, self.prompt)
@@ -166,7 +164,7 @@ class _Request:
             self.report(TranscriptChunk("", f" {text}" if self.text.text and text else text))
 
         for temperature in (float(asked),) if asked else TEMPERATURES:
-            written = windows.written(encoded, temperature, told, times=True, word_frames=word_frames, **self.given)
+            written = windows.written(encoded, temperature, told, times=times, word_frames=word_frames, **self.given)
             written.no_speech = silence
             self._count(written)
             unsure = written.logprob < least

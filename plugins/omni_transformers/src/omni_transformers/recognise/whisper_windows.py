@@ -132,10 +132,12 @@ class Windows:
         return next(name for name, each in self.config.lang_to_id.items() if each == number).strip("<|>")
 
     def no_speech(self, encoded: Any, prompt: Sequence[int]) -> float:
-        """Return the probability that nobody speaks in a window."""
+        """Return the probability that nobody speaks in a window; 0 of a checkpoint that tells no times, which has no token for it."""
+        if self.first_time is None:
+            return 0.0
         ids = torch.tensor([[*prompt, self.config.decoder_start_token_id]], device=self.device)
         logits = self.model(encoder_outputs=encoded, decoder_input_ids=ids, use_cache=False).logits[0, -1]
-        return float(logits.float().softmax(-1)[self.config.no_timestamps_token_id - 1])
+        return float(logits.float().softmax(-1)[self.first_time - 2])
 
     def prompt_ids(self, text: str) -> list[int]:
         """Return the tokens of a prompt; of a long one, the last that the model reads.
