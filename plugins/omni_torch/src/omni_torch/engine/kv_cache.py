@@ -138,20 +138,20 @@ class _Table:
     Attributes:
         borrowed: number of leading blocks that another request computed.
         named: number of leading blocks that were given a key.
-        side_by_side: True if the blocks are adjacent, so that their slots are one slice.
-        index: the slots otherwise, ``[blocks * block_size]``; ``None`` until they are asked for.
+        side_by_side: how many of the first blocks are adjacent, so that their slots are one slice.
+        index: the slots of all, ``[blocks * block_size]``; ``None`` until they are asked for.
     """
 
     blocks: list[int] = field(factory=list)
     borrowed: int = 0
     named: int = 0
-    side_by_side: bool = True
+    side_by_side: int = 0
     index: torch.Tensor | None = None
 
     def extend(self, blocks: list[int]) -> None:
         for block in blocks:
-            if self.blocks and block != self.blocks[-1] + 1:
-                self.side_by_side = False
+            if self.side_by_side == len(self.blocks) and (not self.blocks or block == self.blocks[-1] + 1):
+                self.side_by_side += 1
             self.blocks.append(block)
         if blocks:
             self.index = None
@@ -292,7 +292,7 @@ class KVCache:
     def slots(self, request_id: str, start: int, end: int) -> torch.Tensor | slice:
         """Return the slots of positions ``start`` to ``end`` (exclusive): a slice if the blocks are adjacent, else an index."""
         table, size = self._tables[request_id], self.block_size
-        if table.side_by_side:
+        if end <= table.side_by_side * size:
             base = table.blocks[0] * size
             return slice(base + start, base + end)
         if table.index is None:
