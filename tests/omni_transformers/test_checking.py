@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tiny_transformers import checkpoint, recognisers, speakers, writers
-from tiny_transformers import tiny_whisper as tiny_whisper
+from tiny_transformers.tiny_whisper import whisper
 
 from omni_transformers import checking
 from omni_transformers.checking import report
@@ -31,8 +33,13 @@ assert writers
         ("BarkModel", "backend: generate, because it speaks a sentence", "not compared"),
     ],
 )
-def test_the_backend_and_one_request_beside_the_own_call(name: str, backend: str, compared: str) -> None:
-    lines, is_equal = report(str(checkpoint(name)), "float32")
+def test_the_backend_and_one_request_beside_the_own_call(
+    name: str, backend: str, compared: str, tmp_path: Path
+) -> None:
+    folder = checkpoint(name)
+    if name.startswith("Whisper"):  # at higher temperatures, random weights write times where none are asked for
+        whisper(folder := tmp_path, logprob_threshold=-9.0)
+    lines, is_equal = report(str(folder), "float32")
     assert is_equal, lines
     assert lines[1].startswith(backend)
     assert lines[2].startswith("one request: ")

@@ -15,6 +15,7 @@ from omni_transformers.recognise.generated import ADAPTERS, Asked
 from omni_transformers.recognise.languages import languages_of
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.turns import asked_of
+from omni_transformers.recognise.whisper import TEMPERATURES
 from omni_transformers.recognise.whisper_windows import THRESHOLDS
 
 
@@ -27,11 +28,13 @@ def own_text(source: Source, dtype: str, payload: StagePayload, samples: Samples
     asked = asked_of(payload, group(source))
     spoken = languages.of(asked, group(source))
     further: dict[str, Any] = {}
-    if name == "WhisperForConditionalGeneration":  # without its fallback, as a recording of one window is written here
-        further |= {"return_timestamps": False}
+    if name == "WhisperForConditionalGeneration":
+        further |= {"return_timestamps": False, "temperature": TEMPERATURES, "top_k": 0}
         further |= {"task": asked["task"]} if "task" in asked else {}
-        for each in THRESHOLDS:
+        for each, usual in THRESHOLDS.items():
+            further[each] = source.generation.get(each, usual)
             setattr(model.generation_config, each, None)
+        torch.manual_seed(asked["seed"])
     if name in ADAPTERS:
         inputs, more = ADAPTERS[name](processor, samples, rate, Asked(spoken, spoken))
         further |= more
