@@ -8,6 +8,7 @@ import sys
 import pytest
 
 STAGES = [
+    "omni_transformers.words.prepare",
     "omni_transformers.words.engine",
     "omni_transformers.words.transcripts",
     "omni_transformers.recognise.whisper",
