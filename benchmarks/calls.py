@@ -76,7 +76,9 @@ def whisper(tokens: int, folder: Path) -> tuple[int, list[OmniRequest], Callable
     """Return the size of a recogniser, requests, and its own call for each."""
     size = larger.listening(tokens, folder)
     own = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
-    own.generation_config.logprob_threshold = None  # with it, transformers writes no recording of one window
+    own.generation_config.update(
+        logprob_threshold=None, compression_ratio_threshold=None
+    )  # which need several temperatures
     processor = transformers.WhisperProcessor.from_pretrained(folder)
     sounds = [tone(5.0, number) for number in range(MANY)]
 
