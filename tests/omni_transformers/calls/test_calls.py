@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_transformers import checkpoint, recognisers, writers
 from tiny_transformers.driving import replies, running, send
-from tiny_transformers.tiny_whisper import hear, tone
+from tiny_transformers.tiny_whisper import hear, tone, whisper
 
 from omni_core.api import OmniRequest, StagePayload
 from omni_transformers.calls.batch import Calls
@@ -65,6 +65,16 @@ def test_an_abort_and_the_end_of_the_stage_end_a_request_where_it_waits(folder: 
         while (message := scheduler.outbox.get(30)) is None or message.type != "stream":
             assert message is not None
     assert not [each for each in threading.enumerate() if each.name.startswith(("line", "generate"))]
+
+
+def test_how_a_checkpoint_would_lay_out_its_cache_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    whisper(tmp_path, cache_implementation="static", output_hidden_states=True, return_dict_in_generate=True)
+    found = []
+    for each in (folder, tmp_path):
+        with running(create_whisper(str(each), backend="engine")) as scheduler:
+            found.append([result.text for _, result in replies(scheduler, [hear(tone(1.5, 1)), hear(tone(1.5, 3))])])
+            assert not calls_in(scheduler).alone
+    assert found[0] == found[1]
 
 
 def ask(scheduler: Any, first: list[int]) -> dict[str, Any]:
