@@ -90,6 +90,8 @@ def _params(source: Source, writes: bool) -> dict[str, Any]:
         return {GROUP: {"max_new_tokens": _TOKENS, "temperature": 0.0}}
     if source.architecture.kind == "speak":
         return {SPEECH_GROUP: {SEED: 0}}
+    if source.architecture.name == "WhisperForConditionalGeneration":
+        return {LISTEN: {"temperature": 1e-4}}  # greedy, and not written again at a higher one
     if source.architecture.kind == "recognise" and (languages := languages_of(source)).codes and not languages.default:
         return {LISTEN: {"language": next(iter(languages.codes))}}
     return {}

@@ -27,7 +27,7 @@ def own_text(source: Source, dtype: str, payload: StagePayload, samples: Samples
     asked = asked_of(payload, group(source))
     spoken = languages.of(asked, group(source))
     further: dict[str, Any] = {}
-    if name == "WhisperForConditionalGeneration":  # without its fallback, as a recording of one window is written here
+    if name == "WhisperForConditionalGeneration":  # without its fallback
         further |= {"return_timestamps": False}
         further |= {"task": asked["task"]} if "task" in asked else {}
         for each in THRESHOLDS:
