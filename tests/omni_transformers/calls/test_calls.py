@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_how_a_checkpoint_would_lay_out_its_cache_changes_nothing(folder: Path, 
             found.append([result.text for _, result in replies(scheduler, [hear(tone(1.5, 1)), hear(tone(1.5, 3))])])
             assert not calls_in(scheduler).alone
     assert found[0] == found[1]
+
+
+def test_stages_of_one_process_draw_none_of_each_others_random_numbers(folder: Path) -> None:
+    asked = [hear(tone(1.5, number), temperature=1.0, seed=number) for number in range(6)]
+    with (
+        running(create_whisper(str(folder), backend="steps")) as one,
+        running(create_whisper(str(folder), backend="engine")) as other,  # of the same model
+    ):
+        alone = [result.text for _, result in replies(one, asked)]
+        with ThreadPoolExecutor() as pool:
+            found = [*pool.map(lambda scheduler: replies(scheduler, asked), (one, other))]
+    assert all([result.text for _, result in each] == alone for each in found)
 
 
 def ask(scheduler: Any, first: list[int]) -> dict[str, Any]:
