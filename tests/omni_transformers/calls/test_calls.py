@@ -78,6 +78,38 @@ def test_how_a_checkpoint_would_lay_out_its_cache_changes_nothing(folder: Path, 
     assert found[0] == found[1]
 
 
+def test_a_lack_of_memory_or_threads_ends_no_more_requests_than_it_must(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "line 3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def full(name: str) -> None:
+        raise MemoryError
+
+    scheduler: Any = create_whisper(str(folder), backend="engine", max_running=24, kv_cache_mb=1)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(calls_in(scheduler)._sequences, "_store", full)
+    for number in range(24):  # before it begins, so that they begin together
+        send(scheduler, str(number), hear(tone(1.5, 1)))
+    with running(scheduler):
+        found: dict[str, Any] = {}
+        while len(found) < 24:
+            message = scheduler.outbox.get(30)
+            assert message is not None
+            if message.type != "stream":
+                found[message.request_id] = message.data
+        assert not scheduler._open
+    assert isinstance(found.pop("3"), RuntimeError)
+    texts = {each.text for each in found.values() if not isinstance(each, MemoryError)}
+    assert len(texts) == 1
+    assert 0 < sum(isinstance(each, MemoryError) for each in found.values()) < 12
+
+
 def test_stages_of_one_process_draw_none_of_each_others_random_numbers(folder: Path) -> None:
     asked = [hear(tone(1.5, number), temperature=1.0, seed=number) for number in range(6)]
     with (

@@ -97,7 +97,11 @@ class Line:
     def resume(self) -> None:
         """Let it run until it yields, waits for a call, or ends."""
         if not self._thread.ident:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the system has no further thread
+                self.error, self.done = error, True
+                return
         self._baton.run_second()
 
     def wait(self, call: Any) -> None:
