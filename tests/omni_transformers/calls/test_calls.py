@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from tiny_transformers import checkpoint, recognisers, writers
 from tiny_transformers.driving import replies, running, send
-from tiny_transformers.tiny_whisper import hear, tone
+from tiny_transformers.tiny_whisper import hear, tone, whisper
 
 from omni_core.api import OmniRequest, StagePayload
 from omni_transformers.calls.batch import Calls
@@ -65,6 +66,60 @@ def test_an_abort_and_the_end_of_the_stage_end_a_request_where_it_waits(folder: 
         while (message := scheduler.outbox.get(30)) is None or message.type != "stream":
             assert message is not None
     assert not [each for each in threading.enumerate() if each.name.startswith(("line", "generate"))]
+
+
+def test_how_a_checkpoint_would_lay_out_its_cache_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    whisper(tmp_path, cache_implementation="static", output_hidden_states=True, return_dict_in_generate=True)
+    found = []
+    for each in (folder, tmp_path):
+        with running(create_whisper(str(each), backend="engine")) as scheduler:
+            found.append([result.text for _, result in replies(scheduler, [hear(tone(1.5, 1)), hear(tone(1.5, 3))])])
+            assert not calls_in(scheduler).alone
+    assert found[0] == found[1]
+
+
+def test_a_lack_of_memory_or_threads_ends_no_more_requests_than_it_must(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "line 3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def full(name: str) -> None:
+        raise MemoryError
+
+    scheduler: Any = create_whisper(str(folder), backend="engine", max_running=24, kv_cache_mb=1)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(calls_in(scheduler)._sequences, "_store", full)
+    for number in range(24):  # before it begins, so that they begin together
+        send(scheduler, str(number), hear(tone(1.5, 1)))
+    with running(scheduler):
+        found: dict[str, Any] = {}
+        while len(found) < 24:
+            message = scheduler.outbox.get(30)
+            assert message is not None
+            if message.type != "stream":
+                found[message.request_id] = message.data
+        assert not scheduler._open
+    assert isinstance(found.pop("3"), RuntimeError)
+    texts = {each.text for each in found.values() if not isinstance(each, MemoryError)}
+    assert len(texts) == 1
+    assert 0 < sum(isinstance(each, MemoryError) for each in found.values()) < 12
+
+
+def test_stages_of_one_process_draw_none_of_each_others_random_numbers(folder: Path) -> None:
+    asked = [hear(tone(1.5, number), temperature=1.0, seed=number) for number in range(6)]
+    with (
+        running(create_whisper(str(folder), backend="steps")) as one,
+        running(create_whisper(str(folder), backend="engine")) as other,  # of the same model
+    ):
+        alone = [result.text for _, result in replies(one, asked)]
+        with ThreadPoolExecutor() as pool:
+            found = [*pool.map(lambda scheduler: replies(scheduler, asked), (one, other))]
+    assert all([result.text for _, result in each] == alone for each in found)
 
 
 def ask(scheduler: Any, first: list[int]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from omni_core.api import OutgoingMessage, StagePayload
 from omni_torch.api import StepScheduler
 from omni_transformers.calls.batch import Calls
-from omni_transformers.calls.lines import Compute, Line
+from omni_transformers.calls.lines import Compute, Line, turn_in_process
 
 
 class Interleaved(StepScheduler[Line]):
@@ -47,10 +47,11 @@ class Interleaved(StepScheduler[Line]):
         return state.request_id if self._calls is None else "together"
 
     def step(self, states: list[Line]) -> list[Line]:
-        for line in states:
-            self._advance(line)
-        if self._calls is not None:
-            self._calls.compute([line for line in states if line.call is not None])
+        with turn_in_process():
+            for line in states:
+                self._advance(line)
+            if self._calls is not None:
+                self._calls.compute([line for line in states if line.call is not None])
         return states
 
     def _advance(self, line: Line) -> None:
@@ -83,6 +84,7 @@ class Interleaved(StepScheduler[Line]):
     def forget(self, request_id: str) -> None:
         super().forget(request_id)
         if (line := self._open.pop(request_id, None)) is not None:
-            line.close()
+            with turn_in_process():
+                line.close()
             if self._calls is not None:
                 self._calls.forget(line)

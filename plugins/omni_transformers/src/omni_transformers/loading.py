@@ -28,8 +28,11 @@ _NOT_OURS = (
     "constraints",
     "assistant_model",
     "prompt_lookup_num_tokens",
+    *("cache_implementation", "cache_config", "prefill_chunk_size", "low_memory"),
+    *("return_dict_in_generate", "output_attentions", "output_hidden_states", "output_scores", "output_logits"),
 )
-"""Settings of a generation config for which transformers would load code from a hub, or a second model."""
+"""Settings of a generation config for which transformers would load code from a hub or a second model, by which it would lay out its cache,
+or return more than ids."""
 
 
 CLASSES: dict[str, Any] = {}

@@ -111,9 +111,11 @@ class Calls:
         calls = [line.call for line in lines if isinstance(line.call, Call)]
         try:
             planned = set(self._sequences.plan({call.name: call.count for call in calls}))
-        except BaseException as error:  # such as a lack of memory for what is put aside
-            for call in calls:
-                call.error, call.done = error, True
+        except (
+            BaseException
+        ) as error:  # such as a lack of memory for what is put aside; the end of the newest request makes room
+            newest = max(calls, key=lambda call: int(call.name))
+            newest.error, newest.done = error, True
             return
         for group in _grouped([call for call in calls if call.name in planned]):
             self._compute(group)

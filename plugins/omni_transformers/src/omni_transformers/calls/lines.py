@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from contextvars import copy_context
 from typing import Any
 
@@ -13,6 +13,23 @@ import torch
 from omni_core.api import StagePayload
 
 Compute = Callable[[StagePayload], Generator[Any, None, Any]]
+
+
+_next, _running = threading.Lock(), threading.Lock()
+
+
+@contextmanager
+def turn_in_process() -> Iterator[None]:
+    """Let no other stage of this process run requests meanwhile: they share PyTorch's random numbers, and perhaps a model.
+
+    The stage that waits is the next one, not the one that runs again at once.
+    """
+    with _next:
+        _running.acquire()
+    try:
+        yield
+    finally:
+        _running.release()
 
 
 class Closed(BaseException):
@@ -80,7 +97,11 @@ class Line:
     def resume(self) -> None:
         """Let it run until it yields, waits for a call, or ends."""
         if not self._thread.ident:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the system has no further thread
+                self.error, self.done = error, True
+                return
         self._baton.run_second()
 
     def wait(self, call: Any) -> None:

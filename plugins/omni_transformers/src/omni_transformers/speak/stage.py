@@ -29,6 +29,7 @@ from omni_core.api import (
 from omni_media.api import Limits, MediaSource, Samples, sound
 from omni_torch.api import StepScheduler
 from omni_transformers.calls.choice import calls_of
+from omni_transformers.calls.lines import turn_in_process
 from omni_transformers.interleaved import Interleaved
 from omni_transformers.speak.speaker import Asked, Loading, Speaker, Spoken, Together, sentences
 from omni_transformers.speak.speaks import GROUP
@@ -117,14 +118,16 @@ class SideBySide(StepScheduler[_Text]):
 
     def begin(self, payload: StagePayload) -> _Text:
         asked = asked_of(payload.request, self._model)
-        return _Text(asked, Noise(asked.given.get(SEED), self._device), sentences(asked.text))
+        with turn_in_process():
+            noise = Noise(asked.given.get(SEED), self._device)
+        return _Text(asked, noise, sentences(asked.text))
 
     def key(self, state: _Text) -> str:
         return "sentence"
 
     def step(self, states: list[_Text]) -> list[_Text]:
         noises = [state.noise.copy() for state in states]
-        with torch.inference_mode():
+        with turn_in_process(), torch.inference_mode():
             sounds = self._model.say_all([(state.sentences[0], state.asked) for state in states], noises)
         return [
             _Text(state.asked, noise, state.sentences[1:], [*state.pieces, _samples(sound)])
