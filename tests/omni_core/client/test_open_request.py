@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,50 @@ async def test_a_slow_stage_slows_the_sender(run_folder: Path) -> None:
         assert most <= MOST_INPUT_CHUNKS
         await request.finish()
         assert await request.results() == {"count": 6 * MOST_INPUT_CHUNKS}
+
+
+async def test_a_source_that_cannot_wait_drops_what_the_stage_is_too_slow_for(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, delay=0.02)) as pipe, pipe.open_request() as request:
+        await request.send(TextChunk("first "))  # waits until the request itself was sent
+        sent = [await request.offer(TextChunk("word ")) for _ in range(20)]
+        assert not all(sent)
+        assert await request.offer(TextChunk("last "), most_waiting=MOST_INPUT_CHUNKS)
+        with pytest.raises(omni.InvalidRequestError, match="must be a TextChunk"):
+            await request.offer(1)
+        await request.finish()
+        assert await request.results() == {"count": 2 + sum(sent)}
+        with pytest.raises(omni.InvalidRequestError, match="is finished"):
+            await request.offer(TextChunk("more"))
+
+
+async def test_a_chunk_that_the_stage_takes_too_late_ends_its_request(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, delay=0.3)) as pipe:
+        async with pipe.open_request(chunk_timeout=0.05) as request:
+            with pytest.raises(omni.RequestTimeoutError, match=r"a chunk of its input .* timeout of 0\.05 s"):
+                while True:  # what comes while the stage computes waits for it
+                    await request.send(TextChunk("word "))
+        with pytest.raises(omni.InvalidRequestError, match="chunk_timeout: must be a number of seconds"):
+            pipe.open_request(chunk_timeout=0)
+
+
+async def test_a_killed_stage_tells_each_of_its_streams_what_it_has_taken(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, retries=1)) as pipe:
+        live = [pipe.open_request() for _ in range(20)]
+        for number, request in enumerate(live):
+            for _ in range(number):
+                await request.send(TextChunk("word "))
+                await anext(request)
+        last = pipe.open_request()  # it has sent nothing, so it goes on in the next process
+        os.kill(pipe.health()["count"]["pids"][0], signal.SIGKILL)
+        for number, request in enumerate(live[1:], 1):
+            told = rf"signal 9.*; {number} of {number} chunks of its input were taken"
+            with pytest.raises(omni.RequestFailedError, match=told):
+                await request.results()
+            assert request.chunks_taken == number
+        for request in (last, live[0]):
+            await request.send(TextChunk("one two"))
+            await request.finish()
+            assert await request.results() == {"count": 2}
 
 
 async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(run_folder: Path) -> None:
@@ -134,7 +180,7 @@ def test_threads_send_and_read(run_folder: Path) -> None:
             assert [event.data for event in partial] == list(range(1, 3 * MOST_INPUT_CHUNKS + 1))
             assert (whole.data, whole.final) == (3 * MOST_INPUT_CHUNKS, True)
         opened = pipe.open_request(request_id="dropped")
-        opened.send(TextChunk("one"))
+        assert opened.offer(TextChunk("one"), MOST_INPUT_CHUNKS) or opened.chunks_taken == 0  # dropped if it has not begun
         del opened
         gc.collect()
         with pipe.open_request() as request:
