@@ -103,7 +103,7 @@ async def test_a_killed_stage_tells_each_of_its_streams_what_it_has_taken(run_fo
             with pytest.raises(omni.RequestFailedError, match=told):
                 await request.results()
             assert request.chunks_taken == number
-        for request in (last, live[0]):
+        for request in (live[0], last):
             await request.send(TextChunk("one two"))
             await request.finish()
             assert await request.results() == {"count": 2}

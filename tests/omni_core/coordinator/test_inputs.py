@@ -155,3 +155,21 @@ def test_a_death_says_what_was_consumed() -> None:
     requests.process_lost({"r": "in"}, "killed", 1.0)
     with pytest.raises(RequestFailedError, match="killed; 2 of 3 chunks of its input were taken"):
         inputs.finish(tracked)
+
+
+def test_a_silent_client_holds_up_no_other_request_after_a_death() -> None:
+    requests = RequestMachine(terminal_stages=["out"], retries=1)
+    for name in ("a", "b", "whole"):
+        stream = None if name == "whole" else InputStream()
+        requests.submit(OmniRequest(), name, wants_partial=True, now=0.0, stream=stream)
+    actions = requests.process_lost(dict.fromkeys(("a", "b", "whole"), "in"), "killed", 1.0)
+    assert [each.request.request_id for each in actions if isinstance(each, Start)] == ["a", "b", "whole"]
+
+
+def test_an_open_request_that_ends_its_process_fails_and_excuses_it() -> None:
+    requests, tracked, _ = opened(retries=1)
+    excused: list[int] = []
+    requests.process_lost({"r": "in"}, "killed", 1.0, lambda: excused.append(1))
+    requests.process_lost({tracked.attempt_id: "in"}, "killed", 2.0, lambda: excused.append(2))
+    assert tracked.is_over
+    assert excused == [1, 2]
