@@ -7,12 +7,16 @@ import gc
 import os
 import signal
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import word_stages as words
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import omni_core as omni
 from omni_core.control.back_pressure import MOST_INPUT_CHUNKS
@@ -130,11 +134,12 @@ async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(run_f
 
 async def test_abandoned_and_aborted_requests_leave_nothing(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
-        for number in range(50):
+        for number in range(1_000):
             request = pipe.open_request()
             await request.send(TextChunk("one "))
             if number % 2:
                 await request.aclose()
+            await asyncio.sleep(0)  # one that was dropped is aborted in the next turn of the event loop
         del request
         gc.collect()
         await until(lambda: pipe._runner.coordinator.in_flight == 0)
@@ -164,6 +169,41 @@ async def test_a_pipeline_that_takes_no_streams_says_so(run_folder: Path) -> Non
         assert pipe._runner.coordinator.in_flight == 0
 
 
+def test_every_cut_of_an_input_gives_the_same_result(run_folder: Path) -> None:
+    text = "a few words, and more of them: \u00e4 \U0001f600 end "
+    with omni.open(words.word_pipeline(run_folder)) as pipe:
+
+        @settings(max_examples=60, deadline=None, database=None)
+        @given(cuts=st.lists(st.integers(0, len(text)), max_size=len(text)).map(sorted))
+        def check(cuts: list[int]) -> None:
+            with pipe.open_request() as request:
+                for begin, end in pairwise([0, *cuts, len(text)]):
+                    request.send(TextChunk(text[begin:end]))
+                request.finish()
+                *partial, last = request
+            assert last.data == len(text.split())
+            assert [event.data for event in partial] == [len(text[:end].split()) for end in [*cuts, len(text)]]
+
+        check()
+
+
+async def test_the_chunks_of_an_input_go_to_one_replica(run_folder: Path) -> None:
+    config = words.word_pipeline(run_folder)
+    config.stages[0] = evolve(config.stages[0], replicas=2)
+    async with omni.open_async(config) as pipe:
+        live = [pipe.open_request() for _ in range(4)]
+        for _ in range(5):
+            for request in live:
+                await request.send(TextChunk("word "))
+        for request in live:
+            await request.finish()
+            assert await request.results() == {"count": 5}
+        completed = [
+            process["count"]["completed"] for process in (await pipe.statistics()).values() if "count" in process
+        ]
+        assert completed == [2, 2]
+
+
 def test_threads_send_and_read(run_folder: Path) -> None:
     with omni.open(words.word_pipeline(run_folder)) as pipe:
         with pipe.open_request() as request:
@@ -180,7 +220,9 @@ def test_threads_send_and_read(run_folder: Path) -> None:
             assert [event.data for event in partial] == list(range(1, 3 * MOST_INPUT_CHUNKS + 1))
             assert (whole.data, whole.final) == (3 * MOST_INPUT_CHUNKS, True)
         opened = pipe.open_request(request_id="dropped")
-        assert opened.offer(TextChunk("one"), MOST_INPUT_CHUNKS) or opened.chunks_taken == 0  # dropped if it has not begun
+        assert (
+            opened.offer(TextChunk("one"), MOST_INPUT_CHUNKS) or opened.chunks_taken == 0
+        )  # dropped if it has not begun
         del opened
         gc.collect()
         with pipe.open_request() as request:
