@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from word_stages import word_pipeline
 
+from omni_core.config.schema import PipelineConfig
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import TextChunk
 from omni_core.scheduling.base import Scheduler
 from omni_core.scheduling.streaming import StreamingScheduler
-from omni_testing import StreamedInputConformance
+from omni_testing import PipelineConformance, StreamedInputConformance
 
 
 class Count(StreamingScheduler[list[str]]):
@@ -99,3 +103,34 @@ def test_the_suite_bites(scheduler: type[Scheduler], test: str, monkeypatch: pyt
     suite.scheduler = scheduler
     with pytest.raises(AssertionError):
         getattr(suite, test)()
+
+
+class Words(PipelineConformance):
+    """Its pipeline counts words that come."""
+
+    def config(self) -> PipelineConfig:
+        return word_pipeline(Path("/tmp"))
+
+    def inputs(self) -> list[tuple[OmniRequest, list[Any]]]:
+        return [(OmniRequest(), [TextChunk(text) for text in chunks]) for chunks in (("one tw", "o"), ("a b c ", "d"))]
+
+
+class NoInputs(Words):
+    def inputs(self) -> list[tuple[OmniRequest, list[Any]]]:
+        return []
+
+
+class OtherAnswers(Words):
+    numbers = count()
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        assert one["count"] == other["count"]
+        return next(self.numbers) == 0
+
+
+def test_a_pipeline_answers_inputs_that_stream() -> None:
+    Words().test_inputs_that_stream_are_answered_alike_and_leave_nothing()
+    with pytest.raises(AssertionError, match="must give at least two"):
+        NoInputs().test_inputs_that_stream_are_answered_alike_and_leave_nothing()
+    with pytest.raises(AssertionError, match="input 1 has another answer"):
+        OtherAnswers().test_inputs_that_stream_are_answered_alike_and_leave_nothing()

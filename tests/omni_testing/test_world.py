@@ -12,6 +12,9 @@ import pytest
 from attrs import evolve
 
 from omni_core.coordinator.actions import Start
+from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.deadlines import Deadlines
+from omni_core.coordinator.input_stream import InputStream
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.suspects import Suspects, Verdict
 from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
@@ -127,3 +130,25 @@ def test_a_request_that_ends_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(RequestMachine, "_end", twice)
     assert "have ended" in found(range(5))
+
+
+def test_an_input_without_credits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InputStream, "has_room", property(lambda self: self.is_ready))
+    assert "chunks on their way" in found(range(100))
+
+
+def test_a_sender_that_waits_for_a_request_that_has_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wake(action: Any) -> None:
+        if action.request.waiter is not None and not action.request.waiter.done():
+            action.request.waiter.set_result(None)
+        if action.request.input is not None and action.request.input.waiter is not None and not action.request.is_over:
+            action.request.input.waiter.set_result(None)
+            action.request.input.waiter = None
+
+    monkeypatch.setattr(Coordinator, "_wake", staticmethod(wake))
+    assert "wait for ever" in found(range(300))
+
+
+def test_a_chunk_that_is_late_unnoticed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Deadlines, "chunk_sent", lambda *_: None)
+    assert "was not taken in time" in found(range(300))

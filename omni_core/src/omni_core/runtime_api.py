@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from omni_core.config.schema import FIELD_CLASSES
     from omni_core.config.settings import read_settings
     from omni_core.config.validation import config_problems, reachable, validate
+    from omni_core.control.back_pressure import MOST_INPUT_CHUNKS
     from omni_core.control.faults import Sparing
     from omni_core.control.framing import parse_frame
     from omni_core.control.lanes import Tasks
@@ -138,7 +139,7 @@ __all__ = [
     "OperationStep", "message", "register", "KernelSpec", "NetworkSpec", "RelaySpec", "StageSpec",
     "UnitSpec", "load_libraries",
     # Connections between processes
-    "Sparing", "parse_frame", "Tasks", "Network", "OnFrame", "ControlPlane",
+    "MOST_INPUT_CHUNKS", "Sparing", "parse_frame", "Tasks", "Network", "OnFrame", "ControlPlane",
     # Requests in the coordinator: its machine and the choice of replicas
     "Action", "Ended", "Start", "admission", "Coordinator", "ANSWER_SECONDS", "BALANCES", "Load", "ReplicaChoice",
     "ReplicatedGroup", "least_busy", "RequestMachine", "StreamEvent", "AdmissionPolicy", "AdmittingMachine",
@@ -176,6 +177,7 @@ _HOMES = {
     "omni_core.config.schema": "FIELD_CLASSES",
     "omni_core.config.settings": "read_settings",
     "omni_core.config.validation": "config_problems reachable validate",
+    "omni_core.control.back_pressure": "MOST_INPUT_CHUNKS",
     "omni_core.control.faults": "Sparing",
     "omni_core.control.framing": "parse_frame",
     "omni_core.control.lanes": "Tasks",

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import word_stages as words
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import omni_core as omni
 from omni_core.control.back_pressure import MOST_INPUT_CHUNKS
@@ -63,6 +69,50 @@ async def test_a_slow_stage_slows_the_sender(run_folder: Path) -> None:
         assert await request.results() == {"count": 6 * MOST_INPUT_CHUNKS}
 
 
+async def test_a_source_that_cannot_wait_drops_what_the_stage_is_too_slow_for(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, delay=0.02)) as pipe, pipe.open_request() as request:
+        await request.send(TextChunk("first "))  # waits until the request itself was sent
+        sent = [await request.offer(TextChunk("word ")) for _ in range(20)]
+        assert not all(sent)
+        assert await request.offer(TextChunk("last "), most_waiting=MOST_INPUT_CHUNKS)
+        with pytest.raises(omni.InvalidRequestError, match="must be a TextChunk"):
+            await request.offer(1)
+        await request.finish()
+        assert await request.results() == {"count": 2 + sum(sent)}
+        with pytest.raises(omni.InvalidRequestError, match="is finished"):
+            await request.offer(TextChunk("more"))
+
+
+async def test_a_chunk_that_the_stage_takes_too_late_ends_its_request(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, delay=0.3)) as pipe:
+        async with pipe.open_request(chunk_timeout=0.05) as request:
+            with pytest.raises(omni.RequestTimeoutError, match=r"a chunk of its input .* timeout of 0\.05 s"):
+                while True:  # what comes while the stage computes waits for it
+                    await request.send(TextChunk("word "))
+        with pytest.raises(omni.InvalidRequestError, match="chunk_timeout: must be a number of seconds"):
+            pipe.open_request(chunk_timeout=0)
+
+
+async def test_a_killed_stage_tells_each_of_its_streams_what_it_has_taken(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder, retries=1)) as pipe:
+        live = [pipe.open_request() for _ in range(20)]
+        for number, request in enumerate(live):
+            for _ in range(number):
+                await request.send(TextChunk("word "))
+                await anext(request)
+        last = pipe.open_request()  # it has sent nothing, so it goes on in the next process
+        os.kill(pipe.health()["count"]["pids"][0], signal.SIGKILL)
+        for number, request in enumerate(live[1:], 1):
+            told = rf"signal 9.*; {number} of {number} chunks of its input were taken"
+            with pytest.raises(omni.RequestFailedError, match=told):
+                await request.results()
+            assert request.chunks_taken == number
+        for request in (live[0], last):
+            await request.send(TextChunk("one two"))
+            await request.finish()
+            assert await request.results() == {"count": 2}
+
+
 async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(run_folder: Path) -> None:
     config = words.word_pipeline(run_folder, retries=1)
     async with omni.open_async(config) as pipe:
@@ -84,11 +134,12 @@ async def test_a_stage_that_fails_or_dies_fails_the_request_and_its_sender(run_f
 
 async def test_abandoned_and_aborted_requests_leave_nothing(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder)) as pipe:
-        for number in range(50):
+        for number in range(1_000):
             request = pipe.open_request()
             await request.send(TextChunk("one "))
             if number % 2:
                 await request.aclose()
+            await asyncio.sleep(0)  # one that was dropped is aborted in the next turn of the event loop
         del request
         gc.collect()
         await until(lambda: pipe._runner.coordinator.in_flight == 0)
@@ -118,6 +169,41 @@ async def test_a_pipeline_that_takes_no_streams_says_so(run_folder: Path) -> Non
         assert pipe._runner.coordinator.in_flight == 0
 
 
+def test_every_cut_of_an_input_gives_the_same_result(run_folder: Path) -> None:
+    text = "a few words, and more of them: \u00e4 \U0001f600 end "
+    with omni.open(words.word_pipeline(run_folder)) as pipe:
+
+        @settings(max_examples=60, deadline=None, database=None)
+        @given(cuts=st.lists(st.integers(0, len(text)), max_size=len(text)).map(sorted))
+        def check(cuts: list[int]) -> None:
+            with pipe.open_request() as request:
+                for begin, end in pairwise([0, *cuts, len(text)]):
+                    request.send(TextChunk(text[begin:end]))
+                request.finish()
+                *partial, last = request
+            assert last.data == len(text.split())
+            assert [event.data for event in partial] == [len(text[:end].split()) for end in [*cuts, len(text)]]
+
+        check()
+
+
+async def test_the_chunks_of_an_input_go_to_one_replica(run_folder: Path) -> None:
+    config = words.word_pipeline(run_folder)
+    config.stages[0] = evolve(config.stages[0], replicas=2)
+    async with omni.open_async(config) as pipe:
+        live = [pipe.open_request() for _ in range(4)]
+        for _ in range(5):
+            for request in live:
+                await request.send(TextChunk("word "))
+        for request in live:
+            await request.finish()
+            assert await request.results() == {"count": 5}
+        completed = [
+            process["count"]["completed"] for process in (await pipe.statistics()).values() if "count" in process
+        ]
+        assert completed == [2, 2]
+
+
 def test_threads_send_and_read(run_folder: Path) -> None:
     with omni.open(words.word_pipeline(run_folder)) as pipe:
         with pipe.open_request() as request:
@@ -134,7 +220,9 @@ def test_threads_send_and_read(run_folder: Path) -> None:
             assert [event.data for event in partial] == list(range(1, 3 * MOST_INPUT_CHUNKS + 1))
             assert (whole.data, whole.final) == (3 * MOST_INPUT_CHUNKS, True)
         opened = pipe.open_request(request_id="dropped")
-        opened.send(TextChunk("one"))
+        assert (
+            opened.offer(TextChunk("one"), MOST_INPUT_CHUNKS) or opened.chunks_taken == 0
+        )  # dropped if it has not begun
         del opened
         gc.collect()
         with pipe.open_request() as request:

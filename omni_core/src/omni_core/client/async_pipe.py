@@ -121,17 +121,24 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         request = _checked(request)
         return self._runner.coordinator.stream(request if request.stream else evolve(request, stream=True), request_id)
 
-    def open_request(self, request: OmniRequest | None = None, request_id: str | None = None) -> AsyncOpenRequest:
+    def open_request(
+        self,
+        request: OmniRequest | None = None,
+        request_id: str | None = None,
+        *,
+        chunk_timeout: float | None = None,
+    ) -> AsyncOpenRequest:
         """Begin a request whose input is sent while its outputs are read. It begins at once, in a running event loop.
 
         Args:
             request: what is known before the first chunk: parameters, metadata, modalities, and inputs that do not stream.
             request_id: its name in logs and for ``abort``. By default a new one.
+            chunk_timeout: seconds in which the entry stage must take each chunk; a later one fails the request with RequestTimeoutError.
 
         Raises:
             InvalidRequestError: the pipeline takes no input as a stream, or the request is at fault. OverloadedError: it is full.
         """
-        return self._runner.coordinator.open(_checked(request or OmniRequest()), request_id)
+        return self._runner.coordinator.open(_checked(request or OmniRequest()), request_id, chunk_timeout)
 
     async def abort(self, request_id: str) -> None:
         """Drop the request in every stage. Idempotent."""

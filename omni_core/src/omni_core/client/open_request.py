@@ -36,6 +36,10 @@ class OpenRequest(Iterator[StreamEvent]):
         """Send a chunk. Waits while too many are not taken yet."""
         self._thread.wait(self._opened.send(chunk))
 
+    def offer(self, chunk: Any, most_waiting: int = 1) -> bool:
+        """Send a chunk unless ``most_waiting`` before it are not taken yet. Returns False if it was dropped."""
+        return self._thread.wait(self._opened.offer(chunk, most_waiting))
+
     def finish(self) -> None:
         """End the input. Idempotent."""
         self._thread.wait(self._opened.finish())

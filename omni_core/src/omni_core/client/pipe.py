@@ -230,11 +230,17 @@ class Pipe(Calls[Reply, ReplyStream]):
         events = self._pipe.stream(request, request_id)
         return self._thread.iterate(events, events.aclose)
 
-    def open_request(self, request: OmniRequest | None = None, request_id: str | None = None) -> OpenRequest:
+    def open_request(
+        self,
+        request: OmniRequest | None = None,
+        request_id: str | None = None,
+        *,
+        chunk_timeout: float | None = None,
+    ) -> OpenRequest:
         """Begin a request whose input is sent while its outputs are read. See :meth:`AsyncPipe.open_request`."""
 
         async def opened() -> AsyncOpenRequest:
-            return self._pipe.open_request(request, request_id)
+            return self._pipe.open_request(request, request_id, chunk_timeout=chunk_timeout)
 
         return OpenRequest(self._thread, self._thread.wait(opened()))
 

@@ -18,8 +18,10 @@ from attrs import evolve
 from omni_core.control.lanes import Lanes, in_task, in_thread
 from omni_core.coordinator import inputs
 from omni_core.coordinator.actions import Action, AskWaiting, Ended, Feed, Flow, Start, Wake, Withdraw
+from omni_core.coordinator.deadlines import check_timeout
 from omni_core.coordinator.digest import digest_of
 from omni_core.coordinator.entry import Entry, Send
+from omni_core.coordinator.input_stream import InputStream
 from omni_core.coordinator.open_request import AsyncOpenRequest
 from omni_core.coordinator.request_machine import RequestMachine
 from omni_core.coordinator.tracked_request import RequestState, StreamEvent, TrackedRequest
@@ -27,7 +29,7 @@ from omni_core.errors import InvalidRequestError, OmniError, contained, is_inter
 from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import decode
+from omni_core.protocol.codec import Body, decode
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import (
     AbortMessage,
@@ -128,19 +130,35 @@ class Coordinator:
         """
         return self._events(lambda: self._admit(request, request_id, wants_partial=True))
 
-    def open(self, request: OmniRequest, request_id: str | None = None) -> AsyncOpenRequest:
+    def open(
+        self, request: OmniRequest, request_id: str | None = None, chunk_timeout: float | None = None
+    ) -> AsyncOpenRequest:
         """Run a request whose input is sent while it runs. It begins at once, without what follows.
 
+        Args:
+            chunk_timeout: seconds in which the entry stage must take each chunk, or ``None``.
+
         Raises:
-            InvalidRequestError: the entry stage takes no streams. OmniError: it is refused, as by :meth:`submit`.
+            InvalidRequestError: the entry stage takes no streams, or ``chunk_timeout`` is no number of seconds.
+            OmniError: it is refused, as by :meth:`submit`.
         """
         if not self._input_streams:
             raise InvalidRequestError(
                 "open_request: this pipeline takes no input as a stream (its interface has no `input_streams`); "
                 "send the whole request at once"
             )
-        tracked = self._admit(evolve(request, stream=True), request_id, wants_partial=True, is_open=True)
-        return AsyncOpenRequest(tracked, self._events(lambda: tracked), self._input_streams, self._perform, self.abort)
+        check_timeout("chunk_timeout", chunk_timeout)
+        stream = InputStream(chunk_timeout)
+        tracked = self._admit(evolve(request, stream=True), request_id, wants_partial=True, stream=stream)
+
+        def send(body: Body, has_tensors: bool) -> None:
+            self._perform(self._machine.send(tracked, body, has_tensors, self._loop.time()))
+
+        def finish() -> None:
+            self._perform(inputs.finish(tracked))
+
+        events = self._events(lambda: tracked)
+        return AsyncOpenRequest(tracked, events, self._input_streams, send, finish, self.abort)
 
     async def _events(self, admit: Callable[[], TrackedRequest]) -> AsyncGenerator[StreamEvent]:
         tracked = admit()
@@ -177,7 +195,12 @@ class Coordinator:
         return {**counts, "running": float(self._machine.in_flight)}
 
     def _admit(
-        self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, is_open: bool = False
+        self,
+        request: OmniRequest,
+        request_id: str | None,
+        *,
+        wants_partial: bool,
+        stream: InputStream | None = None,
     ) -> TrackedRequest:
         refusal: OmniError | None = None
         try:
@@ -194,7 +217,7 @@ class Coordinator:
             raise refusal
         now = self._loop.time()
         tracked, actions = self._machine.submit(
-            request, request_id, wants_partial=wants_partial, now=now, is_open=is_open
+            request, request_id, wants_partial=wants_partial, now=now, stream=stream
         )
         try:
             if self.telemetry is not None:

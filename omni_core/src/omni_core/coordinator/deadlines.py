@@ -1,4 +1,4 @@
-"""Deadlines of requests: a valid ``timeout``, and the end of a request that was not finished within it. No IO."""
+"""Deadlines of requests and of the chunks of their inputs, and the end of a request that has missed one. No IO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from omni_core.coordinator.actions import Action, AskWaiting
 from omni_core.coordinator.timers import Timers
 from omni_core.coordinator.tracked_request import RequestState, TrackedRequest
 from omni_core.errors import InvalidRequestError, RequestTimeoutError, guarded
-from omni_core.protocol.messages import OmniRequest
 
 ANSWER_SECONDS = 0.3
 """Seconds that processes have to say what an expired request waits for."""
@@ -19,11 +18,11 @@ Due = Callable[[TrackedRequest, float], list[Action]]
 """The effect of a timer of a request when it rings."""
 
 
-def check_timeout(request: OmniRequest) -> None:
-    """Raise InvalidRequestError if the request's ``timeout`` is no number of seconds that a clock can count."""
-    if request.timeout is not None and not _are_seconds(request.timeout):
-        shown = guarded(lambda: repr(request.timeout))[:80]
-        raise InvalidRequestError(f"timeout: must be a number of seconds greater than 0, is {shown}")
+def check_timeout(name: str, seconds: Any) -> None:
+    """Raise InvalidRequestError if a timeout is neither ``None`` nor a number of seconds that a clock can count."""
+    if seconds is not None and not _are_seconds(seconds):
+        shown = guarded(lambda: repr(seconds))[:80]
+        raise InvalidRequestError(f"{name}: must be a number of seconds greater than 0, is {shown}")
 
 
 class Deadlines:
@@ -46,6 +45,24 @@ class Deadlines:
         self._timers.set(now + ANSWER_SECONDS, tracked.request_id, self._time_out)
         return [AskWaiting(tracked.attempt_id)]
 
+    def chunk_sent(self, tracked: TrackedRequest) -> None:
+        """A chunk of its input was sent."""
+        stream = tracked.input
+        if stream is not None and not stream.is_watched and stream.next_due is not None:
+            stream.is_watched = True
+            self._timers.set(stream.next_due, tracked.request_id, self._check_chunks)
+
+    def _check_chunks(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        stream = tracked.input
+        if stream is None or tracked.deadline_passed:
+            return []
+        stream.is_watched, due = False, stream.next_due
+        if due is None or now < due:
+            self.chunk_sent(tracked)
+            return []
+        stream.is_late = True
+        return self.expire(tracked, now)
+
     def asked(self, tracked: TrackedRequest, processes: int, now: float) -> list[Action]:
         """So many processes were asked, or, if negative, have answered."""
         tracked.unanswered += processes
@@ -62,7 +79,12 @@ class Deadlines:
         where = [f"stage {stage!r} {doing}" for stage, doing in sorted(tracked.waiting_for.items())]
         if tracked.state is RequestState.PENDING:
             where = ["it waits to run again alone, after a process died that held it"]
-        message = "; ".join([f"not finished within its timeout of {tracked.request.timeout} s", *where])
+        missed = f"not finished within its timeout of {tracked.request.timeout} s"
+        if (stream := tracked.input) is not None and stream.is_late:
+            missed = (
+                f"a chunk of its input was not taken within its timeout of {stream.chunk_timeout} s; {stream.progress}"
+            )
+        message = "; ".join([missed, *where])
         error = RequestTimeoutError(tracked.request_id, None, "TimeoutError", message)
         return self._end(tracked, RequestState.FAILED, error, now)
 

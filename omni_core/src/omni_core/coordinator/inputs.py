@@ -15,7 +15,7 @@ def ready(tracked: TrackedRequest) -> list[Action]:
     return [Wake(tracked)]
 
 
-def send(tracked: TrackedRequest, body: Body, has_tensors: bool) -> list[Action]:
+def send(tracked: TrackedRequest, body: Body, has_tensors: bool, now: float) -> list[Action]:
     """Send an encoded chunk; :attr:`InputStream.has_room` is true.
 
     Raises:
@@ -24,7 +24,7 @@ def send(tracked: TrackedRequest, body: Body, has_tensors: bool) -> list[Action]
     if not _goes_on(tracked):
         return []
     assert tracked.input is not None
-    return [Feed(tracked.attempt_id, tracked.request, tracked.input.put(len(body)), body, has_tensors)]
+    return [Feed(tracked.attempt_id, tracked.request, tracked.input.put(len(body), now), body, has_tensors)]
 
 
 def finish(tracked: TrackedRequest) -> list[Action]:

@@ -8,11 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import suppress
 from typing import Any, Self
 
-from omni_core.coordinator import inputs
-from omni_core.coordinator.actions import Action
 from omni_core.coordinator.tracked_request import StreamEvent, TrackedRequest
 from omni_core.errors import InvalidRequestError
-from omni_core.protocol.codec import encode_whole, is_large
+from omni_core.protocol.codec import Body, encode_whole, is_large
 from omni_core.protocol.outputs import AudioChunk, TextChunk
 
 _KINDS: dict[str, type] = {"text": TextChunk, "audio": AudioChunk, "data": dict}
@@ -29,7 +27,8 @@ class AsyncOpenRequest(AsyncIterator[StreamEvent]):
         tracked: the request, which was admitted.
         events: its outputs.
         kinds: kinds of chunks that the pipeline takes.
-        perform: carries out actions.
+        send: sends an encoded chunk, and whether it has tensors; the input has room.
+        finish: ends the input.
         abort: drops a request by its id.
     """
 
@@ -38,14 +37,15 @@ class AsyncOpenRequest(AsyncIterator[StreamEvent]):
         tracked: TrackedRequest,
         events: AsyncGenerator[StreamEvent],
         kinds: Collection[str],
-        perform: Callable[[list[Action]], None],
+        send: Callable[[Body, bool], None],
+        finish: Callable[[], None],
         abort: Callable[[str], None],
     ) -> None:
         assert tracked.input is not None
         self._tracked, self._input = tracked, tracked.input
         self._events = events
         self._kinds = kinds
-        self._perform = perform
+        self._send, self._finish = send, finish
         self._abort = abort
         self._order = asyncio.Lock()
         self._dropped = weakref.finalize(self, _abort_soon, asyncio.get_running_loop(), abort, tracked.request_id)
@@ -69,12 +69,8 @@ class AsyncOpenRequest(AsyncIterator[StreamEvent]):
             InvalidRequestError: the pipeline takes no such chunks, or the input is finished. CodecError: it cannot be sent.
             OmniError: the request has failed, with its error.
         """
-        if not isinstance(chunk, tuple(_KINDS[kind] for kind in self._kinds)):
-            expected = " or ".join(f"{_KINDS[kind].__name__} ({kind})" for kind in self._kinds)
-            raise InvalidRequestError(f"send: a chunk must be a {expected}, is a {type(chunk).__name__}")
         async with self._order:
-            if self._input.is_finished:
-                raise InvalidRequestError("send: the input of this request is finished; open another request")
+            self._check(chunk)
             value = (
                 chunk,
                 None,
@@ -85,14 +81,40 @@ class AsyncOpenRequest(AsyncIterator[StreamEvent]):
                 await asyncio.to_thread(encode_whole, value) if large else encode_whole(value, checked=True)
             )
             await self._room()
-            self._perform(inputs.send(self._tracked, body, has_tensors))
+            self._send(body, has_tensors)
+
+    async def offer(self, chunk: Any, most_waiting: int = 1) -> bool:
+        """Send a chunk if the stage keeps up, or drop it: for a source that cannot wait, such as a camera.
+
+        Args:
+            most_waiting: it is dropped if so many chunks before it are not taken yet.
+
+        Returns:
+            True if it was sent.
+
+        Raises:
+            as :meth:`send`.
+        """
+        is_behind = self._order.locked() or not self._input.has_room or self._input.waiting >= most_waiting
+        if is_behind and not self._tracked.is_over:
+            self._check(chunk)
+            return False
+        await self.send(chunk)
+        return True
 
     async def finish(self) -> None:
         """End the input. Idempotent. Raises OmniError: the request has failed, with its error."""
         async with self._order:
             if not self._input.is_finished:
                 await self._room()
-                self._perform(inputs.finish(self._tracked))
+                self._finish()
+
+    def _check(self, chunk: Any) -> None:
+        if not isinstance(chunk, tuple(_KINDS[kind] for kind in self._kinds)):
+            expected = " or ".join(f"{_KINDS[kind].__name__} ({kind})" for kind in self._kinds)
+            raise InvalidRequestError(f"send: a chunk must be a {expected}, is a {type(chunk).__name__}")
+        if self._input.is_finished:
+            raise InvalidRequestError("send: the input of this request is finished; open another request")
 
     async def _room(self) -> None:
         while not self._input.has_room and not self._tracked.is_over:

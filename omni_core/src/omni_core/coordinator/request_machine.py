@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import evolve
 
+from omni_core.coordinator import inputs
 from omni_core.coordinator.actions import Action, Ended, Start, Wake, Withdraw
 from omni_core.coordinator.deadlines import Deadlines, Due, check_timeout
 from omni_core.coordinator.input_stream import InputStream
@@ -32,6 +33,7 @@ from omni_core.errors import (
     name_of,
     own_copy,
 )
+from omni_core.protocol.codec import Body
 from omni_core.protocol.error_info import describe, error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
@@ -117,9 +119,15 @@ class RequestMachine:
         return tracked is not None and self._takes(tracked, stage, final)
 
     def submit(
-        self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, now: float, is_open: bool = False
+        self,
+        request: OmniRequest,
+        request_id: str | None,
+        *,
+        wants_partial: bool,
+        now: float,
+        stream: InputStream | None = None,
     ) -> tuple[TrackedRequest, list[Action]]:
-        """Admit a request. The input of one that ``is_open`` follows.
+        """Admit a request. ``stream``: its input, which follows.
 
         Raises:
             OverloadedError, InvalidRequestError, ConfigError, RequestFailedError: it is refused, and counted as that.
@@ -128,14 +136,14 @@ class RequestMachine:
         try:
             self._check(request, name)
             terminals = self._terminals_of(request)
-            digest = self._digest(request) if self._suspects.knows_any(now) and not is_open else None
+            digest = self._digest(request) if self._suspects.knows_any(now) and stream is None else None
             if digest is not None and (refusal := self._suspects.refusal(digest, now)):
                 raise InvalidRequestError(refusal)
         except OmniError:
             self.counts["refused"] += 1
             raise
         tracked = TrackedRequest(name, request, request, terminals, now, wants_partial)
-        tracked.input = InputStream() if is_open else None
+        tracked.input = stream
         self._tracked[name] = tracked
         self.counts["admitted"] += 1
         try:
@@ -174,7 +182,7 @@ class RequestMachine:
     def _check(self, request: OmniRequest, name: str) -> None:
         if self._is_closed:
             raise RequestFailedError(name, None, "PipelineStopped", "the pipeline was stopped")
-        check_timeout(request)
+        check_timeout("timeout", request.timeout)
         if name in self._tracked or name in self._ended:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
@@ -233,7 +241,8 @@ class RequestMachine:
             stage = stages.get(id(each))
             where = f"that of stage {stage!r}: {reason}"
             self._suspects.blame_lost(each, victims, self._content_of(each), where, now)
-            actions += self._fail(each, ErrorInfo(stage, "ProcessDied", reason), now)
+            consumed = f"; {each.input.progress}" if each.input is not None else ""
+            actions += self._fail(each, ErrorInfo(stage, "ProcessDied", reason + consumed), now)
         for each in victims:
             if each.quiet_until > now and not each.is_over:
                 self._timers.set(each.quiet_until, each.request_id, lambda _, now: self._next_suspect(now))
@@ -303,6 +312,12 @@ class RequestMachine:
                 return self._end(tracked, RequestState.COMPLETED, None, now)
             return [Wake(tracked)]
         return self._readers.left_unread(tracked, stage, now)
+
+    def send(self, tracked: TrackedRequest, body: Body, has_tensors: bool, now: float) -> list[Action]:
+        """Send a chunk of a request's input. See :func:`omni_core.coordinator.inputs.send`."""
+        actions = inputs.send(tracked, body, has_tensors, now)
+        self._deadlines.chunk_sent(tracked)
+        return actions
 
     def read(self, tracked: TrackedRequest, event: StreamEvent, now: float) -> list[Action]:
         """Take in that the client has taken an event."""

@@ -4,7 +4,8 @@ A process that dies takes every request that it held with it, and one of them ma
 again with no other suspect beside it, the youngest first. If a process dies with the running suspect in it, that suspect is the
 cause, and the other suspects of the same death run again at once; what it ended does not count against the process. So with one
 retry, a request that ends its process costs two deaths, and the other requests nothing but time: where no request was the cause,
-all of them run again one after another.
+all of them run again one after another. A request whose client has sent nothing of its input yet may last as long as that client likes, so
+it takes no turn and runs again at once.
 """
 
 from __future__ import annotations
@@ -85,6 +86,12 @@ class Suspects:
         self._deaths += 1
         for each in lost:
             each.excuses.append(excuse)
+        silent = [each for each in lost if each.input is not None and each.may_repeat]
+        if silent:
+            return self._again(silent, [each for each in lost if each not in silent], now)
+        return self._judge(lost, now)
+
+    def _judge(self, lost: list[TrackedRequest], now: float) -> Verdict:
         suspect = self.alone if self.alone in lost else None
         if suspect is not None:
             self.alone = None
@@ -112,6 +119,16 @@ class Suspects:
                 failed.append(cause)
         failed += [each for each in again if not self._may_run(each)]
         return Verdict(failed, [each for each in again if self._may_run(each)])
+
+    def _again(self, silent: list[TrackedRequest], others: list[TrackedRequest], now: float) -> Verdict:
+        for each in silent:
+            each.strikes += 1
+        verdict = self._judge(others, now) if others else Verdict([], [])
+        failed = [each for each in silent if not self._may_run(each)]
+        if failed == silent and len(silent) == 1 and not others:  # it was alone again
+            self._excuse(silent[0])
+        again = [each for each in silent if self._may_run(each)]
+        return Verdict(verdict.failed + failed, verdict.again + again)
 
     def _excuse(self, cause: TrackedRequest) -> None:
         """The deaths that a request was in say nothing about the process: it is the cause of the last one for certain."""

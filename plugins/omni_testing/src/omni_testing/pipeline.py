@@ -75,6 +75,10 @@ class PipelineConformance(PipelineStructureConformance):
         """Return requests whose answers are always the same (greedy, or with a seed); at least two different ones."""
         raise NotImplementedError
 
+    def inputs(self) -> list[tuple[OmniRequest, list[Any]]]:
+        """Return inputs that come as a stream, at least two different ones if the pipeline takes any: what is known before, and chunks."""
+        return []
+
     def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
         """Return whether two answers are equal; the default compares every byte."""
         return encode(one) == encode(other)
@@ -112,10 +116,27 @@ class PipelineConformance(PipelineStructureConformance):
                     for outcome in await asyncio.gather(*running, return_exceptions=True):
                         assert isinstance(outcome, dict | OmniError), outcome
                 assert self.same(await client.submit(requests[0]), expected)
-                deadline = time.monotonic() + 10
-                while left := _left(await client.statistics()):
-                    assert time.monotonic() < deadline, f"left of aborted requests: {left}"
-                    await asyncio.sleep(0.05)
+                await _nothing_is_left(client)
+
+    @driven
+    async def test_inputs_that_stream_are_answered_alike_and_leave_nothing(self) -> None:
+        inputs, interface = self.inputs(), self.config().interface
+        takes_streams = interface is not None and bool(interface.input_streams)
+        assert (len(inputs) > 1) == takes_streams, (
+            "inputs() must give at least two if the interface has input_streams, else none"
+        )
+        if not takes_streams:
+            return
+        with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+            async with self._open(folder) as client:
+                alone = [await _sent(client, *each) for each in inputs]
+                together = await asyncio.gather(*(_sent(client, *each) for each in inputs))
+                for request, chunks in inputs:
+                    async with client.open_request(request) as opened:
+                        await opened.send(chunks[0])
+                await _nothing_is_left(client)
+        for number, (one, other) in enumerate(zip(alone, together, strict=True)):
+            assert self.same(one, other), f"input {number} has another answer beside others"
 
 
 def _references(stage: StageSpec) -> Iterator[str]:
@@ -126,6 +147,23 @@ def _references(stage: StageSpec) -> Iterator[str]:
 
 async def _events(client: AsyncPipe, request: OmniRequest) -> list[StreamEvent]:
     return [event async for event in client.stream(request)]
+
+
+async def _sent(client: AsyncPipe, request: OmniRequest, chunks: list[Any]) -> dict[str, Any]:
+    """Send an input while its outputs are read. Return the final ones."""
+    async with client.open_request(request) as opened:
+        reading = asyncio.ensure_future(opened.results())
+        for chunk in chunks:
+            await opened.send(chunk)
+        await opened.finish()
+        return await reading
+
+
+async def _nothing_is_left(client: AsyncPipe) -> None:
+    deadline = time.monotonic() + 10
+    while left := _left(await client.statistics()):
+        assert time.monotonic() < deadline, f"left of aborted requests: {left}"
+        await asyncio.sleep(0.05)
 
 
 def _left(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:

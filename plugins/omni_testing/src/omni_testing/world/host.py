@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SMALL = {
     "omni_core.coordinator.reading.PAUSE_EVENTS": 4,
+    "omni_core.coordinator.input_stream.MOST_INPUT_CHUNKS": 2,
     "omni_core.stage.outputs.MOST_OUTPUTS": 3,
     "omni_core.stage.inflow.MOST_CHUNKS": 4,
     "omni_core.control.peer.BACKLOG_MESSAGES": 5,

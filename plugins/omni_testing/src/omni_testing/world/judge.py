@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from omni_core.api import (
@@ -13,7 +14,8 @@ from omni_core.api import (
     RequestFailedError,
     RequestTimeoutError,
 )
-from omni_core.runtime_api import ANSWER_SECONDS, StreamEvent
+from omni_core.runtime_api import ANSWER_SECONDS, MOST_INPUT_CHUNKS, StreamEvent
+from omni_testing.world.host import SMALL
 
 if TYPE_CHECKING:
     from omni_testing.world.simulation import Client, World
@@ -58,6 +60,23 @@ def event(world: World, client: Client, event: StreamEvent) -> None:
         client.chunks[event.stage] = number + 1
 
 
+def sent(world: World, client: Client) -> None:
+    """No more chunks of an input wait than may, and none is told as taken that was not."""
+    taken, heard = client.opened.chunks_taken, world.heard.get(client.name, 0)
+    world.expect(taken <= heard, f"{client.name} is told that {taken} chunks were taken, {heard} were")
+    waiting = len(client.sent_at) - taken
+    most = SMALL["omni_core.coordinator.input_stream.MOST_INPUT_CHUNKS"] if world.is_small else MOST_INPUT_CHUNKS
+    world.expect(waiting <= most, f"{client.name} has {waiting} chunks on their way")
+
+
+def in_time(world: World, client: Client, number: int) -> None:
+    """A chunk was taken in time, or its request has ended."""
+    state = world.coordinator.state(client.name)
+    is_over = state is None or state.value not in ("pending", "running")
+    late = f"chunk {number} of {client.name} was not taken in time, and the request goes on"
+    world.expect(is_over or client.opened.chunks_taken > number, late)
+
+
 def end(world: World, client: Client) -> None:
     """A request ends with its results, or with an error that it or something that happened is the cause of."""
     plan, error, name = client.plan, client.error, client.name
@@ -69,6 +88,10 @@ def end(world: World, client: Client) -> None:
         wanted = {stage: plan.value(stage) for stage in plan.terminals}
         world.expect(got == wanted, f"{name} got {got}, not {wanted}")
         world.expect(not plan.kills and not plan.fails and not plan.hangs, f"{name} completed, though it never may")
+        return
+    if isinstance(error, RequestTimeoutError) and "a chunk of its input" in str(error):
+        is_late = client.over - client.sent_at[0] >= (client.chunk_timeout or math.inf)
+        world.expect(is_late, f"no chunk of {name} was late: {error}")
         return
     if isinstance(error, RequestTimeoutError):
         late = client.over - client.begun - (client.request.timeout or 0.0)
@@ -107,10 +130,13 @@ def _failed(world: World, client: Client, error: RequestFailedError) -> None:
     mine = [death for death in since if world.is_unclear or death[2] & set(plan.stages)]
     world.expect(bool(mine), f"{name} failed by the death of a process in which it had nothing: {error}")
     poisonous = [other for other in world.clients if other.plan.kills]
-    is_innocent = not plan.kills and not client.was_read and world.retries > 0 and len(poisonous) < 2
+    is_innocent = not (plan.kills or client.was_read or client.has_sent) and world.retries > 0 and len(poisonous) < 2
     if is_innocent:
         others = {poison for _, _, _, poison, _ in mine}
-        world.expect(None in others, f"{name} failed though others were the cause of every death: {error}")
+        world.expect(
+            None in others or client.opened is not None,
+            f"{name} failed though others were the cause of every death: {error}",
+        )
         world.expect(
             len(mine) > world.retries,
             f"{name} failed after {len(mine)} deaths, it has {world.retries} retries: {error}",
@@ -125,6 +151,8 @@ def nothing_is_held(world: World) -> None:
     world.expect(
         counts["admitted"] == ended, f"{counts['admitted']:.0f} requests were admitted, {ended:.0f} have ended"
     )
+    senders = [client.name for client in world.clients if client.sending is not None and not client.sending.done()]
+    world.expect(not senders, f"senders of {senders} wait for ever")
     world.expect(not world.coordinator.attempts(), "attempts run without a request")
     loads = [load for load in world.loads.values() if load.requests or load.work]
     world.expect(not loads, f"replicas are loaded without requests: {loads}")

@@ -118,8 +118,16 @@ def pipeline(random: Random) -> Pipeline:
     return Pipeline(stages, groups, [random.choice((1, 1, 2)) for _ in groups], sources)
 
 
-def plan(random: Random, made: Pipeline, number: int, harm: str = "", long: bool = False) -> Plan:
-    """Return what one request does. ``harm``: ``kills``, ``fails`` or ``hangs`` in one of its stages. ``long``: it has long streams."""
+def plan(
+    random: Random, made: Pipeline, number: int, harm: str = "", long: bool = False, sends: int | None = None
+) -> Plan:
+    """Return what one request does.
+
+    Args:
+        harm: ``kills``, ``fails`` or ``hangs`` in one of its stages.
+        long: it has long streams.
+        sends: chunks of its input that its client sends, or ``None``: it comes whole.
+    """
     routes: dict[str, list[str]] = {}
     reached = [made.stages[0].name]
     for stage in made.stages:
@@ -149,4 +157,7 @@ def plan(random: Random, made: Pipeline, number: int, harm: str = "", long: bool
         if not specs[name].terminal and not any(name in streams[target] for target in routes[name]):
             wanted["chunks"][name] = 0
     terminals = [name for name in reached if specs[name].terminal]
+    if made.stages[0].stream_from:
+        streams[reached[0]] = [""]
+        wanted["chunks"][""] = sends or 0
     return Plan(number, routes, reached, inputs, streams, terminals, **wanted)

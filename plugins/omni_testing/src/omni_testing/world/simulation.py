@@ -27,7 +27,7 @@ from omni_core.runtime_api import (
     UnitState,
     least_busy,
 )
-from omni_testing.world import harm, judge
+from omni_testing.world import harm, inputs, judge
 from omni_testing.world.clock import Clock, Loop
 from omni_testing.world.host import patched
 from omni_testing.world.pipeline import RUN, pipeline, plan
@@ -61,6 +61,12 @@ class Client:
     chunks: dict[str, int] = field(factory=dict)
     error: BaseException | None = None
     aborted: bool = False
+    sends: int | None = None
+    chunk_timeout: float | None = None
+    opened: Any = None
+    sending: asyncio.Task[None] | None = None
+    sent_at: list[float] = field(factory=list)
+    has_sent: bool = False
     was_read: bool = False
 
     @property
@@ -73,6 +79,7 @@ class World:
 
     Attributes:
         deaths: of processes so far: ``(time, unit, stages, plan that was the cause or None, requests of its schedulers)``.
+        heard: by request, the chunks of its input that the entry stage has got.
         notes: what happened, with times.
         is_unclear: of a death, somebody could not be asked: what cannot be told counts as lost.
     """
@@ -83,6 +90,10 @@ class World:
         self.clock = Clock(random)
         self.plane = Plane(self.clock, random)
         self.pipeline = pipeline(random)
+        self.inputs = Random(f"inputs {seed}")  # of its own, so that other worlds stay as they are
+        self.takes_input = self.inputs.random() < 0.3
+        if self.takes_input:
+            self.pipeline.stages[0].stream_from.append("")
         self.mode = random.choice(
             ("calm", "calm", "deaths", "deaths", "deaths", "poison", "poison", "slow", "mixed", "mixed")
         )
@@ -94,6 +105,7 @@ class World:
         self.loads: dict[int, Load] = {}
         self.clients: list[Client] = []
         self.processes: list[Process] = []
+        self.heard: dict[str, int] = {}
         self.deaths: list[tuple[float, str, set[str], int | None, set[str]]] = []
         self.notes: list[tuple[float, str]] = []
         self.errors: list[str] = []
@@ -111,7 +123,8 @@ class World:
     def run(self) -> World:
         """Let everything happen, and check it."""
         random = self.random
-        with patched(self, small=random.random() < 0.5):
+        self.is_small = random.random() < 0.5
+        with patched(self, small=self.is_small):
             try:
                 self.parent.call_soon(self._begin)
                 while self.failure is None and not self.is_finished and self.clock.now < HORIZON and self.clock.step():
@@ -200,6 +213,7 @@ class World:
                 broadcast=self.units.broadcast,
                 left=choice.left,
                 on_busy=self.units.heartbeat.begin,
+                input_streams=["data"] if self.takes_input else [],
             ),
         )
         self.coordinator = self.units.coordinator
@@ -274,11 +288,13 @@ class World:
             poisons += kind == "kills"
             if kind == "kills" and poisons > 2:
                 kind = ""
-            made = plan(random, self.pipeline, len(self.plans), kind, long=random.random() < 0.04)
+            sends = self.inputs.choice((None, 0, 1, 3, 20)) if self.takes_input else None
+            long = random.random() < 0.04
+            made = plan(random, self.pipeline, len(self.plans), kind, long, sends)
             for _ in range(random.choice((1, 1, 1, 4)) if kind == "kills" else 1):
-                self._client(made)
+                self._client(made, sends)
 
-    def _client(self, made: Plan, is_probe: bool = False) -> Client:
+    def _client(self, made: Plan, sends: int | None = None, is_probe: bool = False) -> Client:
         random = self.random
         self.plans[made.number] = made
         timeout: float | None = None
@@ -296,6 +312,9 @@ class World:
             f"in{made.number}", metadata={"plan": made.number}, stream=random.random() < 0.5, timeout=timeout
         )
         client = Client(f"c{len(self.clients)}", made, request, random.choice((0.0, 0.0, 0.05)), leaves_after)
+        client.sends = sends
+        if sends is not None:
+            client.chunk_timeout = self.inputs.choice((None, None, None, 0.01, 0.3))
         self.clients.append(client)
         return client
 
@@ -319,7 +338,9 @@ class World:
 
     async def _ask(self, client: Client) -> None:
         try:
-            if client.request.stream:
+            if client.sends is not None:
+                await inputs.converse(self, client, client.sends)
+            elif client.request.stream:
                 async for event in self.coordinator.stream(client.request, client.name):
                     judge.event(self, client, event)
                     if client.pace:

@@ -26,8 +26,8 @@ class Plan:
         routes: by stage, the stages that get its result.
         stages: those that it reaches, in order.
         inputs: by stage, the stages whose payloads it gets.
-        streams: by stage, those whose chunks it gets.
-        chunks: by stage, chunks that it puts out.
+        streams: by stage, those whose chunks it gets; ``""`` is the client.
+        chunks: by stage, chunks that it puts out; of ``""``, those that the client sends while the request runs.
         seconds: by stage, the time that it computes.
         kills: by stage, the exit code with which it ends the process.
         fails: by stage, what it raises.
@@ -195,6 +195,8 @@ class Compute:
                 got = message.data["number"]
                 self._world.broken(f"{self._name} got chunk {got} of {name} from {message.source}, {number} was due")
             work.heard[message.source or ""] = number + 1
+            if message.source is None:
+                self._world.heard[name.partition("~")[0]] = number + 1
         else:
             work.done.add(message.source or "")
         if work.payload is None or work.is_running:
