@@ -156,7 +156,7 @@ class _Request:
         """
         windows = self.windows
         most, least, silent = windows.thresholds.values()
-        silence = windows.no_speech(encoded, self.prompt)
+        silence = windows.no_speech(encoded, self.prompt) if times else None
         asked, word_frames = self.asked["temperature"], frames if self.times == "word" else None
 
         def told(ids: list[int]) -> None:
@@ -165,10 +165,12 @@ class _Request:
 
         for temperature in (float(asked),) if asked else TEMPERATURES:
             written = windows.written(encoded, temperature, told, times=times, word_frames=word_frames, **self.given)
-            written.no_speech = silence
             self._count(written)
             unsure = written.logprob < least
-            if unsure and silence > silent:
+            if silence is None and unsure:
+                silence = windows.no_speech(encoded, self.prompt)
+            written.no_speech = silence or 0.0
+            if unsure and written.no_speech > silent:
                 return None
             if not unsure and windows.repetition(written) <= most:
                 break
