@@ -111,9 +111,8 @@ class Calls:
         calls = [line.call for line in lines if isinstance(line.call, Call)]
         try:
             planned = set(self._sequences.plan({call.name: call.count for call in calls}))
-        except (
-            BaseException
-        ) as error:  # such as a lack of memory for what is put aside; the end of the newest request makes room
+        except BaseException as error:
+            # Such as a lack of memory for what is put aside: the end of the newest request makes room.
             newest = max(calls, key=lambda call: int(call.name))
             newest.error, newest.done = error, True
             return
@@ -214,7 +213,9 @@ class Calls:
             )
         most = self._sequences.capacity
         if (needed := self._sequences.length(name) + len(positions)) > most:
-            raise RequestTooLargeError(f"the request has {needed} positions; the KV cache of this stage holds {most}")
+            raise RequestTooLargeError(
+                f"the request has {needed} positions; the KV cache of this stage holds {most}; raise kv_cache_mb"
+            )
         return Call(name, arguments, positions)
 
     def _logits(self, line: Line, given: dict[str, Any]) -> Any:
