@@ -184,7 +184,7 @@ def listening(tokens: int, folder: Path) -> int:
     def change(model: Any) -> None:
         told = model.generation_config
         told.update(max_length=4 + tokens, suppress_tokens=[*told.suppress_tokens, 256], alignment_heads=None)
-        told.update(logprob_threshold=-99.0, compression_ratio_threshold=99.0)  # no window is written again
+        told.logprob_threshold, told.compression_ratio_threshold = -99.0, 99.0  # no window is written again
 
     size = grown(transformers.WhisperForConditionalGeneration, tiny, sizes, folder, change)
     tokenizer = transformers.WhisperProcessor.from_pretrained(tiny).tokenizer
