@@ -59,7 +59,7 @@ class InputStream:
 
     @property
     def progress(self) -> str:
-        """How much of it was consumed, for a message."""
+        """The consumed part of it, for a message."""
         return f"{self.taken} of {self.sent} chunks of its input were taken"
 
     @property
