@@ -36,15 +36,11 @@ class Loop:
 
 def backend_of(loop: Loop) -> tuple[str, list[str]]:
     """Return ``engine``, or ``steps`` and the reasons. It computes a few short forwards of the model, whose outputs stay as they were."""
-    reasons: list[str] = []
-    if loop.decoder is None and not loop.model.config.is_encoder_decoder:
-        backend, reasons = engine_fit.backend_of(loop.model)
-        if backend == "engine":
-            return backend, []
     try:
         _packed(loop)
     except Unfit as unfit:
-        return "steps", reasons or unfit.reasons
+        reasons = _reasons(loop, unfit)
+        return ("steps" if reasons else "engine"), reasons
     return "engine", []
 
 
@@ -63,8 +59,9 @@ def calls_of(loop: Loop, backend: str, running: int, kv_cache_mb: int | None = N
         return None
     try:
         packed = _packed(loop)
-    except Unfit:
-        what = f"{type(loop.model).__name__} does not fit the engine: {'; '.join(backend_of(loop)[1])}"
+    except Unfit as unfit:
+        reasons = _reasons(loop, unfit) or unfit.reasons
+        what = f"{type(loop.model).__name__} does not fit the engine: {'; '.join(reasons)}"
         if backend == "engine":
             raise ConfigError(f"backend: {what}; choose steps") from None
         logger.warning("%s; it computes by steps", what)
@@ -72,6 +69,13 @@ def calls_of(loop: Loop, backend: str, running: int, kv_cache_mb: int | None = N
     load_model.cache_clear()  # its decoder is nobody else's
     logger.info("the decoder of %s computes on the engine", type(loop.model).__name__)
     return Calls(packed, [*map(Stacked, loop.others)], running, kv_cache_mb)
+
+
+def _reasons(loop: Loop, unfit: Unfit) -> list[str]:
+    """Return why a model does not fit; of a decoder alone those of the engine's own loop, which name layers. None: that one computes it."""
+    if loop.decoder is not None or loop.model.config.is_encoder_decoder:
+        return unfit.reasons
+    return engine_fit.backend_of(loop.model)[1]
 
 
 def _packed(loop: Loop) -> Packed:

@@ -25,6 +25,9 @@ _MEDIA = re.compile("pixel_values|input_features|input_values|image|video")
 CACHES = "past_key_values", "cache"
 """Names of the cache of transformers, before and since 5.24."""
 
+[_CACHE] = {*CACHES} & {each.name for each in fields(Decoded)}
+"""That of a decoder's output."""
+
 _GIVEN = {
     *(*CACHES, "position_ids", "attention_mask", "use_cache", "cache_position", "return_dict"),
     *("encoder_hidden_states", "encoder_attention_mask", "logits_to_keep", "output_hidden_states"),
@@ -179,8 +182,7 @@ class Packed:
     def output(hidden: torch.Tensor, cache: Any, given: dict[str, Any]) -> Any:
         """Return a decoder's output; of its hidden states, the last."""
         last = (hidden,) if given.get("output_hidden_states") else None
-        [name] = {*CACHES} & {each.name for each in fields(Decoded)}
-        return Decoded(last_hidden_state=hidden, hidden_states=last, **{name: cache})
+        return Decoded(last_hidden_state=hidden, hidden_states=last, **{_CACHE: cache})
 
     def _forward(
         self, given: dict[str, Any], positions: torch.Tensor, name: str, attend: Callable[..., torch.Tensor]
