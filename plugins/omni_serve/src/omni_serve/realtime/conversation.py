@@ -15,6 +15,7 @@ class Conversation:
 
     most_bytes: int
     most_items: int
+    most_frames: int = 64
     items: list[Item] = field(factory=list)
 
     @property
@@ -52,7 +53,22 @@ class Conversation:
         else:
             index = self.items.index(self.find(previous, "previous_item_id")) + 1
         self.items.insert(index, item)
+        self._forget_frames()
         return self.items[index - 1].id if index else None
+
+    def _forget_frames(self) -> None:
+        """Take the frames out of older turns, if there are too many.
+
+        A half is kept then: what a pipeline has cached of a conversation is of no use from the turn on that is changed.
+        """
+        seen = [(item, part) for item in self.items for part in item.content if part.frames]
+        if sum(len(part.frames) for _, part in seen) <= self.most_frames:
+            return
+        left = self.most_frames // 2 - len(seen[-1][1].frames)
+        for item, part in reversed(seen[:-1]):
+            left -= len(part.frames)
+            if left < 0:
+                item.content.remove(part)
 
     def check_room(self, item: Item, where: str) -> None:
         """Check that there is room for an item that is never removed to make room: one of the role ``system``.
