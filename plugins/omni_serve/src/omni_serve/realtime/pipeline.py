@@ -125,7 +125,7 @@ class Turns:
                 limit = self.server.settings.limits.media_parts
                 raise invalid(f"{where}: more recordings and images than the limit of {limit} (media_parts)", where)
             if part.get("type") == "input_image":
-                part["image_url"] = await self._image(part.get("image_url"), where)
+                part["image_url"] = await self._image(part.get("image_url"), where, f"{where}.image_url")
             elif part.get("type") == "input_audio" and isinstance(text := part.get("audio"), str):
                 part["audio"] = data = await asyncio.to_thread(recording, text, wire, f"{where}.audio", most)
                 try:
@@ -133,14 +133,14 @@ class Turns:
                 except ApiError as error:
                     raise _of_event(error, f"{where}.audio") from None
 
-    async def _image(self, url: Any, where: str, wait: float | None = None) -> bytes:
-        """Return the file of an image in a data: URL, checked."""
+    async def _image(self, url: Any, where: str, where_url: str, wait: float | None = None) -> bytes:
+        """Return the file of an image in a data: URL, checked. ``where``: the place of the image in the event."""
         image = {"type": "image_url", "image_url": {"url": url}}
         try:
             read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
             await self._check(read, wait)
         except ApiError as error:
-            raise _of_event(error, where) from None
+            raise _of_event(error, where, where_url) from None
         data: bytes = read[0]["content"][0]["data"]
         return data
 
@@ -154,7 +154,7 @@ class Turns:
             raise invalid("image: must be a picture in base64, or a data: URL", "image", "invalid_type")
         url = text if text[:5].lower() == "data:" else f"data:image/jpeg;base64,{text}"
         try:
-            return await self._image(url, "image", FRAME_WAIT)
+            return await self._image(url, "image", "image", FRAME_WAIT)
         except TimeoutError:
             raise ApiError(
                 503, "image: others are decoded; the frame is dropped", param="image", code="overloaded"
@@ -194,10 +194,10 @@ def _parts(event: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
                 yield part, f"{where}.content[{index}]"
 
 
-def _of_event(error: ApiError, where: str) -> ApiError:
+def _of_event(error: ApiError, where: str, where_url: str = "") -> ApiError:
     """Return an error about the only part of a message with the place that it has in the event."""
     path = error.param or ""
-    for old, new in (("messages[0].content[0]", where), ("image_url.url", "image_url")):
+    for old, new in (("messages[0].content[0].image_url.url", where_url), ("messages[0].content[0]", where)):
         path = path.replace(old, new, 1)
     if error.param:
         error.message, error.param = error.message.replace(error.param, path, 1), path
