@@ -127,6 +127,11 @@ def test_what_is_not_taken_is_not_decoded() -> None:
     assert numbers(frames(part).frames) == [0, 13, 25, 38]
 
 
+def test_what_is_taken_twice_is_decoded_once() -> None:
+    found = frames(timed([0.0, 1.0]), limits=Limits(max_request_frame_pixels=2 * 32 * 16))
+    assert numbers(found.frames) == [0, 0, 1, 1]
+
+
 def test_the_reader_takes_pictures_of_every_form() -> None:
     picture = Image.open(io.BytesIO(png(3)))
     given = {"frames": [png(1), picture, np.asarray(picture), {"data": png(4)}], "times": (0, 0.5, 1.0, 1.5)}

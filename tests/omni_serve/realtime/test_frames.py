@@ -167,6 +167,8 @@ def test_pipelines_of_other_sight(inputs: tuple[str, ...], expected: list[str]) 
     assert [part["type"] for part in found] == expected
     assert "sound" not in found[0]
     assert found[0].get("data", b"picture 900") == b"picture 900"
+    kept = session.conversation.items[-1].content[1].frames
+    assert [each.at for each in kept] == ([900] if "image" in expected else [0, 900])
 
 
 def refused(actions: list[Action]) -> str:
