@@ -11,6 +11,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import soundfile
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +22,14 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_media.api import Limits
 from omni_qwen3.config import read_config
 from omni_qwen3.preprocessing import Preprocessor
-from omni_serve.realtime.audio import wav
 
 RATE = 16_000
+
+
+def wav(samples: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, RATE, format="WAV", subtype="PCM_16")
+    return file.getvalue()
 
 
 def pixels(number: int) -> np.ndarray[Any, Any]:
@@ -118,6 +124,16 @@ def test_rare_frames_are_taken_twice_each(preprocess: Any, tiny: dict[str, Path]
     steps = ours["positions"][0][ours["input_ids"] == config.video_token].unique()
     second = config.raw["thinker_config"]["position_id_per_seconds"]
     assert (steps - steps[0]).tolist() == [0, 5 * second, 10 * second]
+
+
+def test_turns_of_a_conversation(preprocess: Any) -> None:
+    """Seen, then heard, as one whose frames are forgotten, then seen again."""
+    times, short, long = [0.0, 0.5, 1.0], tone(7, 1.4), tone(8, 2.5)
+    heard = {"type": "audio", "data": wav(tone(9, 1.1))}
+    same(
+        preprocess(shown(times, long), heard, shown(times, short)),
+        preprocess(filed(times, long), heard, filed(times, short)),
+    )
 
 
 def test_sound_of_a_turn_is_heard_without_being_asked_for(preprocess: Any) -> None:

@@ -178,7 +178,8 @@ def refused(actions: list[Action]) -> str:
 
 
 def test_pipelines_without_sight_refuse_frames() -> None:
-    assert "takes no image" in refused(do(make(Offer(inputs=("text", "audio"))), frame(0)))
+    for inputs in (("text", "audio"), ("text", "image")):
+        assert "this pipeline takes no" in refused(do(make(Offer(inputs=inputs)), frame(0)))
     session = make()
     do(session, {"type": "session.update", "session": {"type": "transcription"}})
     assert "only transcribes" in refused(do(session, frame(0)))
@@ -286,6 +287,14 @@ def test_older_turns_lose_their_frames_first() -> None:
     assert sizes == sum(item.size for item in session.conversation.items)
 
 
+def test_frames_are_forgotten_by_their_bytes_before_turns_are() -> None:
+    session = make(by_hand=True, history_mib=1)
+    for number in range(9):
+        do(session, append(voice(0.2)), frame(number * 200, bytes(200_000)), COMMIT)
+    counts = [sum(len(part.frames) for part in item.content) for item in session.conversation.items]
+    assert counts == [0] * 8 + [1]
+
+
 def test_a_buffer_is_bounded_whatever_comes() -> None:
     buffer = FrameBuffer.of(RealtimeLimits(frames=8, history_mib=1))
     generator = np.random.default_rng(0)
@@ -303,7 +312,7 @@ PIECES = [silence(0.5), *[voice(0.1)] * 20, *[silence(0.1)] * 8]
 
 
 def heard(order: list[int], by_hand: bool, most: int) -> dict[str, Any]:
-    """What the pipeline is given. ``order``: for each frame, how many pieces of sound come before it."""
+    """Return the part that the pipeline is given. ``order``: for each frame, how many pieces of sound come before it."""
     session = make(by_hand=by_hand, frames=most)
     waiting = list(zip(order, TIMES, strict=True))
     found: list[Action] = []

@@ -213,7 +213,9 @@ class Offer:
 
     @property
     def sight(self) -> Literal["video with sound", "video", "image"] | None:
-        """Return what it takes of the frames of a turn: of ``image``, the newest."""
+        """Return what it takes of the frames of a turn, which are seen with its sound: of ``image``, the newest."""
+        if self.inputs and "audio" not in self.inputs:
+            return None
         if not self.inputs or "video" in self.inputs:
             return "video with sound" if self.sound_in_video else "video"
         return "image" if "image" in self.inputs else None

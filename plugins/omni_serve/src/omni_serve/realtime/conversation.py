@@ -57,17 +57,18 @@ class Conversation:
         return self.items[index - 1].id if index else None
 
     def _forget_frames(self) -> None:
-        """Take the frames out of older turns, if there are too many.
+        """Take the frames out of older turns, if there are too many, or they take a half of the bytes.
 
-        A half is kept then: what a pipeline has cached of a conversation is of no use from the turn on that is changed.
+        A half of them is kept then: what a pipeline has cached of a conversation is of no use from the turn on that is changed.
         """
         seen = [(item, part) for item in self.items for part in item.content if part.frames]
-        if sum(len(part.frames) for _, part in seen) <= self.most_frames:
+        count, size = sum(len(part.frames) for _, part in seen), sum(part.size for _, part in seen)
+        if count <= self.most_frames and size <= self.most_bytes // 2:
             return
-        left = self.most_frames // 2 - len(seen[-1][1].frames)
-        for item, part in reversed(seen[:-1]):
-            left -= len(part.frames)
-            if left < 0:
+        count = size = 0
+        for number, (item, part) in enumerate(reversed(seen)):
+            count, size = count + len(part.frames), size + part.size
+            if number and (count > self.most_frames // 2 or size > self.most_bytes // 4):
                 item.content.remove(part)
 
     def check_room(self, item: Item, where: str) -> None:

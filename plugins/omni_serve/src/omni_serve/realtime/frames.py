@@ -181,7 +181,11 @@ def is_dropped(event: Mapping[str, Any], frames: FrameBuffer, config: SessionCon
     if config.transcribes_only:
         raise invalid("type: this session only transcribes; it sees nothing", "type", "unsupported_event")
     if offer.sight is None:
-        raise invalid("image: this pipeline takes no image and no video", "image", "unsupported_value")
+        raise invalid(
+            "image: this pipeline takes no images or video with sound",
+            "image",
+            "unsupported_value",
+        )
     return frames.is_full(time_of(event, frames), now)
 
 
