@@ -253,8 +253,8 @@ def test_a_frame_of_an_earlier_turn_is_late() -> None:
 def test_while_no_sound_comes_the_newest_frame_is_kept() -> None:
     """A client that is muted sends none; its clock stands still."""
     session = make(by_hand=True)
-    do(session, append(voice(1.0)))
-    for number in range(100):
+    do(session, append(voice(1.05)), frame(1005), append(voice(0.1)))
+    for number in range(1, 101):
         do(session, frame(data=b"%d" % number), now=number * 0.1)
     assert [each["data"] for each in ask(session)[0]["frames"]] == [b"99"]
 

@@ -87,7 +87,7 @@ class FrameBuffer:
         While no sound comes the clock stands still: then a newer frame takes the place of the last one, but no faster than others.
         """
         kept = self._kept.get(int(at // self._slot_ms))
-        return kept is not None and not (kept.at == at and now - kept.came >= 1 / self.per_second)
+        return kept is not None and not (at == self.end and now - kept.came >= 1 / self.per_second)
 
     def add(self, at: int, data: bytes, now: float) -> Dropped | None:
         """Add a frame; return why a frame was dropped, this one or others."""
