@@ -11,6 +11,7 @@ from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.audio import INPUT_RATE, LEAST_MS, InputAudio
 from omni_serve.realtime.buffer import InputBuffer
 from omni_serve.realtime.config import AudioInput
+from omni_serve.realtime.frames import Frame, FrameBuffer
 from omni_serve.realtime.vad import Detector, TurnDetector
 
 _BEFORE_MS = 500
@@ -26,10 +27,11 @@ class TurnBegun:
 
 @frozen
 class TurnEnded:
-    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`."""
+    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`. ``frames``: what was seen meanwhile."""
 
     end_ms: int
     samples: Samples
+    frames: list[Frame]
 
 
 @define(eq=False)
@@ -40,11 +42,13 @@ class InputTurns:
         config: of the input.
         most_seconds: of one turn.
         detector: makes the voice detector of a session.
+        frames: what is seen meanwhile.
     """
 
     config: AudioInput
     most_seconds: float
     detector: Callable[[], Detector]
+    frames: FrameBuffer
     _sound: InputAudio = field(init=False)
     _buffer: InputBuffer = field(factory=InputBuffer, init=False)
     _turns: TurnDetector | None = field(default=None, init=False)
@@ -60,8 +64,8 @@ class InputTurns:
 
     @property
     def size(self) -> int:
-        """Bytes of sound in the buffer."""
-        return len(self._buffer) * 4
+        """Bytes of sound in the buffer, and of frames."""
+        return len(self._buffer) * 4 + self.frames.size
 
     @property
     def speaking(self) -> bool:
@@ -85,6 +89,12 @@ class InputTurns:
         Raises:
             ApiError: 413, turns are committed by hand and this one is too long.
         """
+        try:
+            return self._append(data)
+        finally:
+            self.frames.move(_ms(self._buffer.start), _ms(self._buffer.end))
+
+    def _append(self, data: bytes) -> list[TurnBegun | TurnEnded]:
         vad, most = self.config.turn_detection, int(self.most_seconds * INPUT_RATE)
         if vad is None or self._turns is None:
             samples = self._sound.write(data)
@@ -108,16 +118,20 @@ class InputTurns:
                     self._buffer.drop(border.at - _samples(vad.prefix_padding_ms))
                     found.append(TurnBegun(_ms(self._buffer.start)))
                 else:
-                    found.append(TurnEnded(_ms(border.at), self._buffer.take(border.at)))
+                    found.append(self._ended(border.at))
             if not self._turns.speaking:
                 self._buffer.drop(self._turns.at - _samples(vad.prefix_padding_ms + _BEFORE_MS))
             elif len(self._buffer) >= most:
                 self._turns.stop()
-                found.append(TurnEnded(_ms(self._buffer.end), self._buffer.take()))
+                found.append(self._ended(self._buffer.end))
         return found
 
-    def commit(self) -> Samples:
-        """Return what is in the buffer, as a turn.
+    def _ended(self, at: int) -> TurnEnded:
+        begin, end = _ms(self._buffer.start), _ms(at)
+        return TurnEnded(end, self._buffer.take(at), self.frames.take(begin, end))
+
+    def commit(self) -> TurnEnded:
+        """Return what is in the buffer, as a turn with all frames.
 
         Raises:
             ApiError: 400, it is too short to be one.
@@ -132,12 +146,17 @@ class InputTurns:
             )
         if self._turns is not None:
             self._turns.stop()
-        return self._buffer.take()
+        begin, end = _ms(self._buffer.start), _ms(self._buffer.end)
+        turn = TurnEnded(end, self._buffer.take(), self.frames.take(begin))
+        self.frames.move(end, end)
+        return turn
 
     def clear(self) -> None:
         """Forget what has not become a turn."""
         self._sound.flush()
         self._buffer.take()
+        self.frames.clear()
+        self.frames.move(_ms(self._buffer.start), _ms(self._buffer.end))
         if self._turns is not None:
             self._turns.stop()
 

@@ -22,8 +22,9 @@ from omni_serve.realtime.audio import INPUT_RATE, from_base64, wav
 from omni_serve.realtime.config import Offer, SessionConfig, applied
 from omni_serve.realtime.conversation import Conversation
 from omni_serve.realtime.events import error_of, id_of, kind_of, new_id, value_of
-from omni_serve.realtime.input_turns import InputTurns, TurnBegun
-from omni_serve.realtime.items import Item, Part, read_item
+from omni_serve.realtime.frames import FrameBuffer, receive_frame
+from omni_serve.realtime.input_turns import InputTurns, TurnBegun, TurnEnded
+from omni_serve.realtime.items import Item, read_item, turn
 from omni_serve.realtime.reply import Event, Reply, Status
 from omni_serve.realtime.vad import Detector, EnergyDetector
 from omni_serve.room import Room
@@ -46,6 +47,7 @@ class Session:
     ids: Callable[[str], str] = new_id
     identity: str = field(init=False)
     conversation: Conversation = field(init=False)
+    frames: FrameBuffer = field(init=False)
     reply: Reply | None = field(default=None, init=False)
     _conversation_id: str = field(init=False)
     _heard: InputTurns = field(init=False)
@@ -59,8 +61,9 @@ class Session:
 
     def __attrs_post_init__(self) -> None:
         self.identity, self._conversation_id = self.ids("sess"), self.ids("conv")
-        self.conversation = Conversation(int(self.limits.history_mib * 2**20), self.limits.items)
-        self._heard = InputTurns(self.config.audio.input, self.limits.turn_seconds, self.detector)
+        self.conversation = Conversation(int(self.limits.history_mib * 2**20), self.limits.items, self.limits.frames)
+        self.frames = FrameBuffer.of(self.limits)
+        self._heard = InputTurns(self.config.audio.input, self.limits.turn_seconds, self.detector, self.frames)
 
     @property
     def buffered(self) -> float:
@@ -159,6 +162,8 @@ class Session:
             self._commit(self._heard.commit())
         elif kind == "input_audio_buffer.clear":
             self._clear()
+        elif kind.startswith("input_image_buffer."):
+            self._send_all(receive_frame(event, self.frames, self.config, self.offer, now, self._check_memory))
         elif kind == "conversation.item.create":
             self._create_item(event)
         elif kind == "conversation.item.retrieve":
@@ -249,14 +254,14 @@ class Session:
                     self._interrupt("turn_detected", now)
                 continue
             self._send("input_audio_buffer.speech_stopped", audio_end_ms=each.end_ms, item_id=self._turn)
-            self._commit(each.samples)
+            self._commit(each)
             if vad is not None and vad.create_response and not self.config.transcribes_only:
                 self._wanted = True  # a reply that was not to be interrupted comes to its end first
                 self._answer()
 
-    def _commit(self, samples: Samples) -> None:
+    def _commit(self, ended: TurnEnded) -> None:
         identity, self._turn = self._turn or self.ids("item"), ""
-        item = Item(identity, "message", "user", content=[Part("input_audio", data=wav(samples))])
+        item = turn(identity, wav(ended.samples), ended.frames, self.offer)
         last = self.conversation.items[-1].id if self.conversation.items else None
         self._send("input_audio_buffer.committed", previous_item_id=last, item_id=identity)
         self._add(item)
