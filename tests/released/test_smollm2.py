@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -25,13 +24,13 @@ LIKELIEST = 100
 
 
 @pytest.fixture(scope="module")
-def network(folder: Path) -> Iterator[Any]:
+def network(folder: Path) -> Any:
     """transformers' own model of the file, in float32, with its tokenizer."""
     path = gguf_file(folder)
     made = folder_of(str(path))
     model = widened(made, path)
     model.tokenizer = AutoTokenizer.from_pretrained(made)
-    yield model
+    return model
 
 
 def prompts(tokenizer: Any) -> list[str]:
