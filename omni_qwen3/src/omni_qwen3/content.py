@@ -96,3 +96,27 @@ def content_spans(inputs: Mapping[str, Any]) -> list[ContentSpan] | None:
     if "content" not in inputs:
         return None if "features" in inputs else []
     return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]
+
+
+ROWS_TOGETHER = 16
+"""Rows that one digest of :func:`row_spans` covers, as many as a block of the KV cache has."""
+
+
+def row_spans(rows: torch.Tensor, marks: torch.Tensor | None = None) -> list[ContentSpan]:
+    """Return digests of a talker's input rows, so that the next turn of a conversation, whose rows begin alike, shares their positions.
+
+    Args:
+        rows: ``[n, hidden]`` on the CPU, for the first ``n`` positions.
+        marks: ``[n]``, what else decides a row's input.
+    """
+    each = rows.contiguous().view(torch.uint8).numpy()
+    beside = None if marks is None else marks.contiguous().view(torch.uint8).numpy()
+    spans, kind = [], f"{rows.dtype}".encode()
+    for start in range(0, len(rows), ROWS_TOGETHER):
+        end = min(start + ROWS_TOGETHER, len(rows))
+        digest = hashlib.blake2b(kind, digest_size=16)
+        digest.update(each[start:end].data)
+        if beside is not None:
+            digest.update(beside[start:end].data)
+        spans.append(ContentSpan(start, end, digest.digest()))
+    return spans

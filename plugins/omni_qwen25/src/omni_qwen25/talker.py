@@ -20,6 +20,7 @@ from omni_core.api import (
     RandomStream,
     SamplingParams,
 )
+from omni_qwen3.content import row_spans
 from omni_qwen3.payloads import talker_params
 from omni_qwen25.config import TalkerConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
@@ -142,4 +143,5 @@ class TalkerRunner(SpokenTextRunner):
             position_delta=delta,
             state=speech,
             random=RandomStream(sampling.seed, stream=1),  # the thinker uses the same seed
+            content=row_spans(rows.cpu()),
         )
