@@ -110,8 +110,9 @@ class Settings:
         keys: API keys by name, for one run; kept as hashes only.
         public_metrics: ``/metrics`` needs no key.
         voices_dir: uploaded voices are kept here, across restarts. ``None``: uploads are refused.
-        audio_seconds_kept: how long a spoken answer, or an item of a response, can be referred to by its id.
+        audio_seconds_kept: how long a spoken answer, a response or an item of one can be referred to by its id.
         audio_answers_kept: how many of each.
+        responses_mib: memory of the conversations that ``previous_response_id`` goes on from; beyond, the oldest are forgotten.
         fetch_urls: media may be named by http and https URLs, which are fetched from public addresses only.
         media_hosts: the hosts of those URLs, exact names or ``*.example.org``, redirects included; empty: any public one.
         hosts: the host names by which clients may call, against web pages that lead a name of theirs to this machine. Empty: any.
@@ -139,6 +140,7 @@ class Settings:
     voices_dir: Path | None = None
     audio_seconds_kept: float = 3600.0
     audio_answers_kept: int = 4096
+    responses_mib: float = 128.0
     fetch_urls: bool = False
     media_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
