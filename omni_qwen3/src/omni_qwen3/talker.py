@@ -104,9 +104,8 @@ class TalkerRunner(SpokenTextRunner):
             position_delta=speech.start["position_delta"],
             state=speech,
             random=RandomStream(sampling.seed, stream=1),  # the thinker uses the same seed
-            content=row_spans(
-                speech.start["user_rows"], speech.start["multimodal"]
-            ),  # the rows behind begin this reply
+            # The rows behind them begin this reply: nobody shares those.
+            content=row_spans(speech.start["user_rows"], speech.start["multimodal"]),
         )
 
     def _user_rows(self, start: TalkerStart) -> torch.Tensor:
