@@ -38,7 +38,7 @@ def wav() -> str:
 
 @frozen
 class Answer:
-    """What a turn was answered with, and the positions of its prompt and its reply, as the client is told."""
+    """The answer to a turn, and the positions of its prompt and its reply, as the client is told."""
 
     text: str
     prompt: int
@@ -118,7 +118,7 @@ async def counters(pipe: AsyncPipe) -> dict[str, dict[str, float]]:
 
 @frozen
 class Computed:
-    """What a stage has had to compute of a prompt, and what it has found."""
+    """The positions of a prompt, and those that a stage has found."""
 
     prompt: int
     found: int

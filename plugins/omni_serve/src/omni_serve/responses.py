@@ -177,7 +177,7 @@ class _Answer:
 
     @property
     def session(self) -> str:
-        """What all responses of a conversation have in common: the id of the first one."""
+        """The id of the first response of the conversation, which all of them have in common."""
         return self.identity if self.before is None else self.before.session
 
     async def whole(self) -> dict[str, Any]:

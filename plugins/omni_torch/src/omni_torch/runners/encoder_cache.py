@@ -18,7 +18,7 @@ import torch
 from omni_core.api import ConfigError
 
 KEPT_SECONDS = 3600.0
-"""How long a piece is kept that nobody uses; looked at when the cache is."""
+"""The time for which a piece is kept that nobody uses; it is looked at when the cache is."""
 
 Encoded = TypeVar("Encoded", bound="tuple[torch.Tensor, ...]")
 
