@@ -65,7 +65,7 @@ class RealtimeLimits:
         sessions_per_key: likewise, of one key.
         turn_seconds: the longest turn of a user; what is said after it is the next turn.
         history_mib: recordings, images and texts that a session keeps (half an hour of speech is 55 MiB); beyond, the oldest items
-            are deleted, and the client is told.
+            are deleted until three quarters are left, and the client is told.
         memory_mib: what all sessions keep together, and those of one key half of it; beyond, sound and items are refused.
         items: how many items, likewise.
         idle_seconds: the longest time without an event of the client.
