@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from omni_qwen3.content import ROWS_TOGETHER, digest_of, row_spans, runs
+from omni_qwen3.content import digest_of, row_digests, runs
 
 
 def test_a_name_is_of_kind_shape_type_and_values() -> None:
@@ -29,18 +31,38 @@ def test_runs(positions: list[int], expected: list[tuple[int, int]]) -> None:
     assert runs(positions) == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_that_begin_alike_have_the_same_digests(dtype: torch.dtype) -> None:
-    rows = torch.randn(3 * ROWS_TOGETHER + 5, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
-    marks = torch.arange(len(rows)) % 3 == 0
-    spans = row_spans(rows, marks)
-    assert [(each.start, each.end) for each in spans] == [(0, 16), (16, 32), (32, 48), (48, 53)]
-    assert len({each.digest for each in spans}) == 4
-    longer = row_spans(torch.cat([rows, rows]), torch.cat([marks, marks]))
-    assert longer[:3] == spans[:3]
-    assert longer[3].digest != spans[3].digest
-    other, marked = rows.clone(), marks.clone()
-    other[20, 3] += 1
-    marked[40] = ~marked[40]
-    assert [a == b for a, b in zip(row_spans(other, marks), spans, strict=True)] == [True, False, True, True]
-    assert [a == b for a, b in zip(row_spans(rows, marked), spans, strict=True)] == [True, True, False, True]
+def test_rows_of_conversations_that_begin_alike_have_the_same_digests() -> None:
+    ids = torch.arange(100) + 7
+    given = {"input_ids": ids, "positions": ids.expand(3, -1).clone(), "content": [(50, 60, b"two"), (20, 30, b"one")]}
+    rows = torch.zeros(100, dtype=torch.bool)
+    rows[10:70] = True
+    found = row_digests(rows, given, b"thinker")
+    assert found is not None
+    assert [(first, last) for first, last, _ in found] == [(0, 16), (16, 32), (32, 48), (48, 60)]
+    assert len({digest for _, _, digest in found}) == 4
+
+    def same(rows: torch.Tensor = rows, thinker: bytes = b"thinker", **changed: Any) -> list[bool]:
+        other = row_digests(rows, {**given, **changed}, thinker)
+        assert other is not None
+        return [one == two for one, two in zip(found, other, strict=True)]
+
+    later = ids.clone()
+    later[75] = 1
+    assert same(input_ids=later) == [True] * 4
+    for place, alike in ((3, 0), (30, 1), (45, 2), (69, 3)):
+        other = ids.clone()
+        other[place] = 1
+        assert same(input_ids=other) == [True] * alike + [False] * (4 - alike)
+        moved = given["positions"].clone()  # type: ignore[attr-defined]
+        moved[2, place] += 1
+        assert same(positions=moved) == [True] * alike + [False] * (4 - alike)
+    assert same(content=[(50, 60, b"two"), (20, 30, b"ONE")]) == [False] * 4
+    assert same(content=[(50, 60, b"TWO"), (20, 30, b"one")]) == [True, True, False, False]
+    assert same(content=[(20, 30, b"one")]) == [True, True, False, False]
+    assert same(thinker=b"another") == [False] * 4
+    fewer = rows.clone()
+    fewer[40], fewer[70] = False, True
+    assert same(fewer) == [True, False, False, False]
+    assert row_digests(rows, {**given, "features": ids}, b"x") is not None
+    del given["content"]
+    assert row_digests(rows, {**given, "features": ids}, b"x") is None
