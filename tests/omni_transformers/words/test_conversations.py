@@ -1,4 +1,4 @@
-"""Conversations with a text model on the engine: a turn computes what no turn before it has, and what is cached changes no answer."""
+"""Conversations with a model on the engine: a turn computes what no turn before it has, and what is cached changes no answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from tiny_transformers import causal
+from tiny_transformers import causal, checkpoint, examples, listeners
 from tiny_transformers.driving import replies, running
 from transformers import AutoTokenizer
 
@@ -15,6 +15,7 @@ from omni_core.api import OmniRequest, Scheduler, StagePayload
 from omni_transformers.words.engine import create_answer
 from omni_transformers.words.prepare import create_prepare
 
+assert listeners
 BLOCK, TURNS, TOKENS = 16, 10, 12
 TEXTS = ["Hello", "What is a stage?", "And a pipeline?", "ä 日本", "Say more."]
 
@@ -43,16 +44,22 @@ class Stages:
 
 @define
 class Conversation:
-    """A conversation, of which each turn is one request."""
+    """A conversation, of which each turn is one request.
+
+    Attributes:
+        begin: parts of the first message beside its text.
+    """
 
     stages: Stages
     params: dict[str, Any]
+    begin: list[dict[str, Any]] = field(factory=list)
     messages: list[dict[str, Any]] = field(factory=list)
 
     def ask(self, text: str) -> tuple[Any, int, int]:
         """Return the answer; the positions that it has found; and those that it should have found."""
         stages = self.stages
-        self.messages.append({"role": "user", "content": text})
+        parts = [] if self.messages else self.begin
+        self.messages.append({"role": "user", "content": [*parts, {"type": "text", "text": text}]})
         request = OmniRequest({"messages": list(self.messages)}, {"answer": {"max_new_tokens": TOKENS, **self.params}})
         [(_, prompt)] = replies(stages.prepare, [request])
         expected, before = stages.expected(prompt["ids"]), stages.found()
@@ -113,3 +120,15 @@ def test_conversations_in_turn_keep_their_positions_or_lose_them(folder: Path) -
                     assert found == expected if blocks == 500 else found <= expected
             assert (made.answer.statistics()["evictions"] > 0) == (blocks == 24)
     assert answers[0] == answers[1]
+
+
+def test_a_recording_is_encoded_and_computed_once() -> None:
+    made = stages(checkpoint("Qwen2AudioForConditionalGeneration"))
+    recording = examples.part("audio", 0, 16_000)
+    with running(made.prepare), running(made.answer):
+        conversation = Conversation(made, {"temperature": 0.0}, [recording])
+        for turn in range(4):
+            _, found, expected = conversation.ask(TEXTS[turn])
+            assert (found, found > 0) == (expected, turn > 0)
+        encoded = made.prepare.statistics()  # type: ignore[attr-defined]
+    assert (encoded["encoder_cache.misses"], encoded["encoder_cache.hits"]) == (1, 3)
