@@ -36,13 +36,13 @@ def test_rows_of_conversations_that_begin_alike_have_the_same_digests() -> None:
     given = {"input_ids": ids, "positions": ids.expand(3, -1).clone(), "content": [(50, 60, b"two"), (20, 30, b"one")]}
     rows = torch.zeros(100, dtype=torch.bool)
     rows[10:70] = True
-    found = row_digests(rows, given, b"thinker")
+    found = row_digests(rows, given)
     assert found is not None
     assert [(first, last) for first, last, _ in found] == [(0, 16), (16, 32), (32, 48), (48, 60)]
     assert len({digest for _, _, digest in found}) == 4
 
-    def same(rows: torch.Tensor = rows, thinker: bytes = b"thinker", **changed: Any) -> list[bool]:
-        other = row_digests(rows, {**given, **changed}, thinker)
+    def same(rows: torch.Tensor = rows, **changed: Any) -> list[bool]:
+        other = row_digests(rows, {**given, **changed})
         assert other is not None
         return [one == two for one, two in zip(found, other, strict=True)]
 
@@ -59,10 +59,9 @@ def test_rows_of_conversations_that_begin_alike_have_the_same_digests() -> None:
     assert same(content=[(50, 60, b"two"), (20, 30, b"ONE")]) == [False] * 4
     assert same(content=[(50, 60, b"TWO"), (20, 30, b"one")]) == [True, True, False, False]
     assert same(content=[(20, 30, b"one")]) == [True, True, False, False]
-    assert same(thinker=b"another") == [False] * 4
     fewer = rows.clone()
     fewer[40], fewer[70] = False, True
     assert same(fewer) == [True, False, False, False]
-    assert row_digests(rows, {**given, "features": ids}, b"x") is not None
+    assert row_digests(rows, {**given, "features": ids}) is not None
     del given["content"]
-    assert row_digests(rows, {**given, "features": ids}, b"x") is None
+    assert row_digests(rows, {**given, "features": ids}) is None

@@ -105,7 +105,7 @@ Content = list[tuple[int, int, bytes]]
 """Runs of positions: the first, the last plus one, and the digest of what they stand for."""
 
 
-def row_digests(rows: torch.Tensor, inputs: Mapping[str, Any], thinker: bytes) -> Content | None:
+def row_digests(rows: torch.Tensor, inputs: Mapping[str, Any]) -> Content | None:
     """Return digests of the first rows of a talker's prompt, which a thinker makes of some positions of its own.
 
     A row is a function of all positions of the thinker up to its own, so that conversations that begin alike have equal rows.
@@ -113,7 +113,6 @@ def row_digests(rows: torch.Tensor, inputs: Mapping[str, Any], thinker: bytes) -
     Args:
         rows: ``[P]`` bool on the CPU, the positions of the rows.
         inputs: of the thinker. If some of its features came without a digest, ``None`` is returned: nothing is shared.
-        thinker: up to 64 bytes that no other one has, which may have other weights.
     """
     spans = content_spans(inputs)
     if spans is None:
@@ -121,7 +120,7 @@ def row_digests(rows: torch.Tensor, inputs: Mapping[str, Any], thinker: bytes) -
     table = torch.cat([inputs["input_ids"].unsqueeze(0).double(), inputs["positions"].double()]).T.contiguous().numpy()
     spans = sorted(spans, key=lambda span: span.start)
     places = rows.nonzero()[:, 0].tolist()
-    chain, found = hashlib.blake2b(digest_size=16, key=thinker), Content()
+    chain, found = hashlib.blake2b(digest_size=16), Content()
     done = at = 0
     for start in range(0, len(places), ROWS_TOGETHER):
         end = min(start + ROWS_TOGETHER, len(places))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Self
@@ -72,7 +71,7 @@ class ThinkerRunner(ARModelRunner):
     ) -> None:
         super().__init__(model, device)
         self.parallel = parallel
-        self._config, self._identity = config, secrets.token_bytes(16)
+        self._config = config
         self._speech_enabled = speech_enabled
         self._capture = config.talker.accept_hidden_layer
         self.kept_width = model.hidden_size if speech_enabled else 0  # a talker reads hidden states of the prompt
@@ -224,7 +223,7 @@ class ThinkerRunner(ARModelRunner):
             multimodal=state.multimodal[user],
             positions=inputs.get("talker_positions"),
             position_delta=inputs.get("talker_position_delta", 0),
-            content=row_digests(user, inputs, self._identity),
+            content=row_digests(user, inputs),
         )
 
     def result(self, request: ARRequest) -> Written:

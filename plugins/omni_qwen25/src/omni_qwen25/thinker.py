@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable
 from typing import Self
 
@@ -70,7 +69,7 @@ class ThinkerRunner(ARModelRunner):
         """``folder``: the checkpoint's, for its tokenizer. ``parallel``: the ranks that compute each step together."""
         super().__init__(model, device)
         self.parallel = parallel
-        self._config, self._folder, self._identity = config, folder, secrets.token_bytes(16)
+        self._config, self._folder = config, folder
         self._speech_enabled = speech_enabled and config.talker is not None
         self._end = end_ids(folder, config)
         self.kept_width = model.hidden_size if self._speech_enabled else 0  # a talker reads hidden states of the prompt
@@ -176,7 +175,7 @@ class ThinkerRunner(ARModelRunner):
             rows=(state.hidden + state.text).cpu(),
             positions=state.inputs["positions"],
             position_delta=state.inputs["position_delta"],
-            content=row_digests(torch.ones(len(state.hidden), dtype=torch.bool), state.inputs, self._identity),
+            content=row_digests(torch.ones(len(state.hidden), dtype=torch.bool), state.inputs),
         )
 
     def result(self, request: ARRequest) -> Written:
