@@ -31,7 +31,7 @@ def request(speaker: str = "chelsie", digest: bytes | None = b"rows", louder: bo
 
 def test_blocks_of_another_voice_text_or_conversation_are_others() -> None:
     keys = [BlockKeys(each, BLOCK).first(BLOCK) for each in (request(), request(), request("ethan"))]
-    keys += [BlockKeys(request(**changed), BLOCK).first(BLOCK) for changed in ({"digest": b"other"}, {"louder": True})]  # type: ignore[arg-type]
+    keys += [BlockKeys(request(**changed), BLOCK).first(BLOCK) for changed in ({"digest": b"other"}, {"louder": True})]
     assert keys[0] == keys[1]
     assert len({key for [key] in keys}) == 4
     assert BlockKeys(request(digest=None), BLOCK).first(BLOCK) == []
