@@ -46,6 +46,7 @@ class ActiveRequest:
         is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
         taken: chunks of the client's stream that the scheduler has taken, of which the client is not told yet.
+        input_is_held: its scheduler wants no more chunks now.
     """
 
     request_id: str
@@ -62,6 +63,7 @@ class ActiveRequest:
     is_over: bool = False
     error: str = ""
     taken: int = 0
+    input_is_held: bool = False
 
     @property
     def waits_for_payloads(self) -> bool:

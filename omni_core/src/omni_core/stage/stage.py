@@ -86,6 +86,8 @@ class Stage(StageThread):
         self._full: set[str] = set()
         if spec.stream_from:
             scheduler.inbox.on_take = self._inflow.taken
+            if hasattr(scheduler, "hold_input"):
+                scheduler.hold_input = self._inflow.hold
         self._phases: StageRecorder | None = None
         self._dropped: dict[str, float] = {}
         """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
