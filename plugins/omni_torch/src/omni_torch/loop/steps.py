@@ -35,8 +35,8 @@ class StepScheduler(LoopScheduler, Generic[State]):
     short ones end first, which keeps the mean wait short, and a long one is overtaken by those alone that begin before it is due. Without
     it, the first is the state that has waited longest for a step: requests of every key make progress, and take turns.
 
-    The input of a request may be a stream: :meth:`receive` gets its chunks, and :meth:`can_step` tells if there is something to do. A request
-    that waits for more of its input is none of the running ones.
+    The input of a request may be a stream: :meth:`receive` gets its chunks, and :meth:`can_step` tells if there is something to do. A
+    request that waits for more of its input is none of the running ones.
 
     Args:
         max_batch_size: states that one call of :meth:`step` gets at most.
