@@ -34,6 +34,7 @@ class Written:
         cuts: it is spoken sentence by sentence, else as one piece.
         most_characters: of one that is still being written.
         hold: called with ``True`` when so much waits to be spoken that the writer should wait, and with ``False`` after that.
+        may_be_empty: another pipeline writes it, which may have nothing to say: that is spoken as no sound.
 
     Attributes:
         whole: see above.
@@ -41,14 +42,21 @@ class Written:
         is_speaking: a part was taken and is not spoken yet.
     """
 
-    def __init__(self, whole: str | None, cuts: bool, most_characters: int, hold: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        whole: str | None,
+        cuts: bool,
+        most_characters: int,
+        hold: Callable[[bool], None],
+        may_be_empty: bool = False,
+    ) -> None:
         self.whole, self._cuts, self._hold = whole, cuts, hold
         self._room = math.inf if whole is not None else most_characters
         self._most = most_characters
         self._cutter = SentenceCutter()
         self._parts: deque[str] = deque()
         self._over = self._held = False
-        self._is_empty = True
+        self._is_empty = not may_be_empty
         self.error: Exception | None = None
         self.is_speaking = False
         if whole is not None:
@@ -80,6 +88,8 @@ class Written:
             return
         self._over = True
         self._add(self._cutter.finish())
+        if not any(part.strip() for part in self._parts):
+            self._parts.clear()
         if self._is_empty:
             self._fail(InvalidRequestError("there is nothing to speak: the text is empty"))
 
@@ -152,7 +162,8 @@ class TextScheduler(StepScheduler[State]):
         if message.type == "new_request":
             whole = whole_text(message.data.request)
             hold = lambda held: self.hold_input(name, held)  # noqa: E731 - of this request
-            self.texts[name] = Written(whole, self._cuts, self._most_characters, hold)
+            from_a_part = message.data.request.inputs is None
+            self.texts[name] = Written(whole, self._cuts, self._most_characters, hold, from_a_part)
         elif (text := self.texts.get(name)) is not None:
             if message.type == "stream_chunk":
                 text.write(message.data)
