@@ -5,28 +5,34 @@ text ends.
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 import soundfile
+from attrs import evolve
 from fish_cases import REFERENCE_TEXT, TWO_SPEAKERS, sound
 from fish_driving import GREEDY, create_semantic_ar, speak
 from fish_harness import collect, fails
 from hypothesis import given
 from hypothesis import strategies as st
+from running import running
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError, OmniError
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import ReasoningChunk
+from omni_core.protocol.outputs import ReasoningChunk, TextChunk
 from omni_core.scheduling.base import IncomingMessage
 from omni_fish_s2.config import read_config
-from omni_fish_s2.pipeline import speech_stages
+from omni_fish_s2.pipeline import fish_s2, speech_stages
 from omni_fish_s2.preprocessing import create_preprocessing
 from omni_fish_s2.prompt import PromptBuilder
 from omni_fish_s2.text import LATER_BYTES, TextCutter
@@ -174,8 +180,9 @@ def test_a_voice_for_all_is_read_at_the_start(tiny: dict[str, Path], tmp_path: P
     path = tmp_path / "voice.wav"
     soundfile.write(path, sound(20_000), 44_100)
     stage = create_preprocessing(str(tiny["a"]), text_stream=True, reference=str(path), reference_text=REFERENCE_TEXT)
-    stage.on_chunk(stage.new_state("r", None), "Hello. You", None)  # type: ignore[union-attr]
-    inputs = stage.outbox.get(1).data  # type: ignore[union-attr]
+    with running(stage):
+        stage.inbox.put(IncomingMessage("r", "stream_chunk", "Hello. You"))
+        inputs = stage.outbox.get(20).data  # type: ignore[union-attr]
     assert len(inputs["codes"]) == 10
     with pytest.raises(InvalidRequestError, match=r"references\[0\]\.text"):
         create_preprocessing(str(tiny["a"]), text_stream=True, reference=str(path))
@@ -183,3 +190,81 @@ def test_a_voice_for_all_is_read_at_the_start(tiny: dict[str, Path], tmp_path: P
         create_preprocessing(str(tiny["a"]), reference=str(path))
     with pytest.raises(ConfigError, match="segment_bytes"):
         create_preprocessing(str(tiny["a"]), segment_bytes=10)
+
+
+SPOKEN: dict[str, Any] = {"semantic": {**GREEDY, "max_new_tokens": 12}, "return_codes": True}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def open_pipe(tiny: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
+    config = fish_s2(str(tiny["b"]), processes="one", initial_chunk=2, chunk=4, gpu=None)
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        async with open_async(evolve(config, endpoints=EndpointsConfig(folder))) as opened:
+            yield opened
+
+
+async def sent(pipe: AsyncPipe, chunks: list[str], inputs: dict[str, Any] | None = None, **params: Any) -> Any:
+    """Send the text of a request while its sound is read; return the result."""
+    asked = OmniRequest({"messages": [], **(inputs or {})}, {**SPOKEN, **params})
+    async with asyncio.timeout(60), pipe.open_request(asked) as request:
+        reading = asyncio.ensure_future(request.results())
+        with suppress(OmniError):  # the reader tells it
+            for chunk in chunks:
+                await request.send(TextChunk(chunk))
+            await request.finish()
+        return (await reading)["vocoder"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_text_that_the_client_writes_is_spoken_alike_for_every_cut(
+    open_pipe: AsyncPipe, tiny: dict[str, Path]
+) -> None:
+    codes = expected(tiny["b"], TURNS)
+    drawn = random.Random(2)
+    cuts = [[], [*range(len(TEXT))], *(sorted(drawn.choices(range(len(TEXT)), k=9)) for _ in range(2))]
+    pieces = [[TEXT[begin:end] for begin, end in pairwise([0, *cut, len(TEXT)])] for cut in cuts]
+    for each in pieces:
+        assert np.array_equal((await sent(open_pipe, each)).codes, codes)
+    for answer in await asyncio.gather(*(sent(open_pipe, each) for each in pieces)):
+        assert np.array_equal(answer.codes, codes)
+    whole = {"messages": [{"role": "user", "content": "A fox!"}]}
+    found = await asyncio.gather(open_pipe.submit(OmniRequest(whole, SPOKEN)), sent(open_pipe, ["A fox!"]))
+    assert np.array_equal(found[0]["vocoder"].codes, found[1].codes), "one turn is that of the whole text"
+    assert np.array_equal((await sent(open_pipe, [], whole)).codes, found[1].codes)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_client_hears_the_first_sentence_before_it_writes_the_third(open_pipe: AsyncPipe) -> None:
+    async with open_pipe.open_request(OmniRequest({"messages": []}, SPOKEN)) as request:
+        await request.send(TextChunk("A fox! It"))
+        assert len((await anext(request)).data.samples) == 2 * 2048
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_text_that_the_client_writes_has_the_voice_of_a_recording(
+    open_pipe: AsyncPipe, tiny: dict[str, Path]
+) -> None:
+    voice = {"references": [{"samples": sound(20_000), "sample_rate": 44_100, "text": REFERENCE_TEXT}]}
+    message = {"messages": [{"role": "user", "content": "A fox!"}]}
+    whole = (await open_pipe.submit(OmniRequest({**message, **voice}, SPOKEN)))["vocoder"]
+    assert np.array_equal((await sent(open_pipe, ["A fo", "x!"], voice)).codes, whole.codes)
+    assert not np.array_equal((await sent(open_pipe, ["A fox!"])).codes, whole.codes)
+    with pytest.raises(OmniError, match=r"references\[0\]\.text"):
+        await sent(open_pipe, ["A fox! It sleeps."], {"references": [{"samples": sound(99), "sample_rate": 44_100}]})
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_texts_of_a_client_that_cannot_be_spoken(open_pipe: AsyncPipe) -> None:
+    whole = {"messages": [{"role": "user", "content": "A fox!"}]}
+    for chunks, inputs, words in (
+        ([], {}, "no text to speak"),
+        ([" \n"], {}, "no text to speak"),
+        (["Hello. " * 2000], {}, "limit of 10000 characters"),
+        (["Fine. But <|im_", "end|> is not. "], {}, "reserved"),
+        (["More."], whole, "came with its text"),
+    ):
+        with pytest.raises(OmniError, match=words):
+            await sent(open_pipe, chunks, inputs)
+    with pytest.raises(OmniError, match=r"params\.semantic\.heat"):
+        await sent(open_pipe, ["A fox!"], semantic={"heat": 1})
+    assert len((await sent(open_pipe, ["A fox!"])).samples)

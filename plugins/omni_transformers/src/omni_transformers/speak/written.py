@@ -91,7 +91,7 @@ class Written:
         if not any(part.strip() for part in self._parts):
             self._parts.clear()
         if self._is_empty:
-            self._fail(InvalidRequestError("there is nothing to speak: the text is empty"))
+            self._fail(InvalidRequestError("there is nothing to speak: inputs.messages is empty, and no text was sent"))
 
     def _fail(self, error: Exception) -> None:
         self._over, self.error = True, error
@@ -162,7 +162,7 @@ class TextScheduler(StepScheduler[State]):
         if message.type == "new_request":
             whole = whole_text(message.data.request)
             hold = lambda held: self.hold_input(name, held)  # noqa: E731 - of this request
-            from_a_part = message.data.request.inputs is None
+            from_a_part = message.data.request.inputs is None and message.data.request.composed is not None
             self.texts[name] = Written(whole, self._cuts, self._most_characters, hold, from_a_part)
         elif (text := self.texts.get(name)) is not None:
             if message.type == "stream_chunk":
