@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import part_stages
 import pytest
 import pytest_asyncio
 import soundfile
@@ -25,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import running
 
+from omni_core.api import Edge, compose
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError
@@ -231,6 +233,19 @@ async def test_a_text_that_the_client_writes_is_spoken_alike_for_every_cut(
     found = await asyncio.gather(open_pipe.submit(OmniRequest(whole, SPOKEN)), sent(open_pipe, ["A fox!"]))
     assert np.array_equal(found[0]["vocoder"].codes, found[1].codes), "one turn is that of the whole text"
     assert np.array_equal((await sent(open_pipe, [], whole)).codes, found[1].codes)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_it_is_the_voice_of_a_composed_pipeline(open_pipe: AsyncPipe, tiny: dict[str, Path]) -> None:
+    voice = fish_s2(str(tiny["b"]), processes="one", gpu=None)
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        edges = [Edge("mind", "voice", stream=True, keep=True)]
+        config = compose({"mind": part_stages.mind(), "voice": voice}, edges, endpoints=EndpointsConfig(folder))
+        async with open_async(config) as pipe:
+            message = {"role": "user", "content": "A fox! It sleeps by the sea."}
+            found = await pipe.submit(OmniRequest({"messages": [message]}, SPOKEN))
+    alone = await sent(open_pipe, [found["mind-decode"].text])
+    assert np.array_equal(found["voice-vocoder"].codes, alone.codes)
 
 
 @pytest.mark.asyncio(loop_scope="module")

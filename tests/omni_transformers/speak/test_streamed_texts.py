@@ -127,6 +127,8 @@ def test_a_request_that_waits_for_its_text_keeps_nobody_from_speaking(architectu
             begin(scheduler, name)
         write(scheduler, "slow", TextChunk("Hello there. I am"), end=False)
         [(_, alone)] = replies(scheduler, [say("Hello there.", speech={"seed": 3})])
+        assert scheduler.waiting("slow") == scheduler.waiting("silent") == "more of its text"  # type: ignore[attr-defined]
+        assert scheduler.waiting("nobody") == ""  # type: ignore[attr-defined]
         write(scheduler, "slow", TextChunk(" slow."))
         write(scheduler, "silent", TextChunk("Hello there."))
         found = _rest(scheduler, "slow", "silent")
