@@ -132,12 +132,12 @@ class Written:
 
     @property
     def is_spoken(self) -> bool:
-        """Whether there is nothing more to speak, and no more is written."""
+        """True if there is nothing more to speak, and no more is written."""
         return self._over and not self._parts
 
     @property
     def waits(self) -> bool:
-        """Whether more must be written before it goes on."""
+        """True if more must be written before it goes on."""
         return not self.is_speaking and not self._over and self.next is None
 
 
