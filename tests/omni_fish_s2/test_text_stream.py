@@ -107,7 +107,7 @@ def config_of(checkpoint: Path, **options: object) -> PipelineConfig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tiny: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
-    async with open_async(config_of(tiny["b"], initial_chunk=2, chunk=4)) as opened:
+    async with open_async(config_of(tiny["b"], initial_chunk=2, chunk=4, max_characters=300)) as opened:
         yield opened
 
 
@@ -163,7 +163,7 @@ async def test_an_empty_text_gives_empty_speech(client: AsyncPipe) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_reserved_markers_are_rejected(client: AsyncPipe) -> None:
     assert "reserved" in await fails(client, written(["Fine. But <|im_", "end|> is not. "]))
-    assert "limit of 10000" in await fails(client, written(["Hello. " * 2000]))
+    assert "limit of 300" in await fails(client, written(["Hello. " * 50]))
     assert "params.semantic.heat" in await fails(client, written(["Hello."], semantic={"heat": 1}))
     with pytest.raises(Exception, match="must be str or TextChunk, is int"):
         await client.submit(written([5]))
@@ -199,7 +199,7 @@ SPOKEN: dict[str, Any] = {"semantic": {**GREEDY, "max_new_tokens": 12}, "return_
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def open_pipe(tiny: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
-    config = fish_s2(str(tiny["b"]), processes="one", initial_chunk=2, chunk=4, gpu=None)
+    config = fish_s2(str(tiny["b"]), processes="one", initial_chunk=2, chunk=4, gpu=None, max_characters=300)
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         async with open_async(evolve(config, endpoints=EndpointsConfig(folder))) as opened:
             yield opened
@@ -270,16 +270,55 @@ async def test_a_text_that_the_client_writes_has_the_voice_of_a_recording(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_texts_of_a_client_that_cannot_be_spoken(open_pipe: AsyncPipe) -> None:
-    whole = {"messages": [{"role": "user", "content": "A fox!"}]}
-    for chunks, inputs, words in (
-        ([], {}, "no text to speak"),
-        ([" \n"], {}, "no text to speak"),
-        (["Hello. " * 2000], {}, "limit of 10000 characters"),
-        (["Fine. But <|im_", "end|> is not. "], {}, "reserved"),
-        (["More."], whole, "came with its text"),
+    for chunks, words in (
+        ([], "no text to speak"),
+        ([" \n"], "no text to speak"),
+        (["x" * 301], "limit of 300 characters"),
+        (["Not <|im_", "end|> this. "], "reserved"),
     ):
         with pytest.raises(OmniError, match=words):
-            await sent(open_pipe, chunks, inputs)
+            await sent(open_pipe, chunks)
     with pytest.raises(OmniError, match=r"params\.semantic\.heat"):
         await sent(open_pipe, ["A fox!"], semantic={"heat": 1})
     assert len((await sent(open_pipe, ["A fox!"])).samples)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [("And so on. " * 40, "limit of 300 characters"), ("But <|im_end|> is not it. " + "And so on. " * 15, "reserved")],
+)
+async def test_a_text_that_fails_does_so_after_what_is_complete(open_pipe: AsyncPipe, rest: str, words: str) -> None:
+    text = "A fox! " + rest
+    heard = []
+    for cut in ([], [*range(len(text))], [30, 31, 60]):
+        pieces = []
+        async with asyncio.timeout(60), open_pipe.open_request(OmniRequest({"messages": []}, SPOKEN)) as request:
+            with suppress(OmniError):
+                for begin, end in pairwise([0, *cut, len(text)]):
+                    await request.send(TextChunk(text[begin:end]))
+            with pytest.raises(InvalidRequestError, match=words):  # without an end of the input
+                async for event in request:
+                    pieces.append(event.data.samples)
+        heard.append(np.concatenate(pieces))
+    alone = await sent(open_pipe, ["A fox!"])
+    for each in heard:
+        assert np.array_equal(each, heard[0]), "what is heard depends on the cut"
+        assert np.allclose(each[: len(alone.samples)], alone.samples, atol=1e-4)
+    assert (len(heard[0]) == len(alone.samples)) == (words == "reserved")
+
+
+def test_a_request_that_came_with_its_text_takes_no_more(tiny: dict[str, Path]) -> None:
+    stage: Any = create_preprocessing(str(tiny["a"]))
+    whole = StagePayload("r", OmniRequest({"messages": [{"role": "user", "content": "A fox!"}]}))
+    for message in (
+        IncomingMessage("r", "new_request", whole),
+        IncomingMessage("r", "stream_chunk", TextChunk("More.")),
+        IncomingMessage("other", "new_request", whole),
+    ):
+        stage.inbox.put(message)
+    stage.turn()
+    found = {message.request_id: message for message in stage.outbox.drain()}
+    assert "came with its text" in str(found["r"].data)
+    assert "token_ids" in found["other"].data, "without an end of a stream, which not every pipeline sends"
+    assert stage.running == 0

@@ -22,7 +22,7 @@ from omni_core.api import (
     StreamingScheduler,
     TextChunk,
 )
-from omni_fish_s2.payloads import SpeechInputs
+from omni_fish_s2.payloads import SpeechInputs, TextError
 from omni_fish_s2.preprocessing import Preprocessor, is_written_yet, takes_long
 from omni_fish_s2.prompt import Voice
 from omni_fish_s2.sampling import speech_sampling
@@ -42,6 +42,7 @@ class _Text:
         turns: those that are complete, and not handed on.
         spoken: number of turns handed on.
         may_be_empty: another stage writes the text, which may have nothing to say.
+        error: of the text, after the turns that are complete; ``is_told``: it was handed on.
     """
 
     request_id: str
@@ -53,6 +54,8 @@ class _Text:
     characters: int = 0
     spoken: int = 0
     may_be_empty: bool = True
+    error: InvalidRequestError | None = None
+    is_told: bool = False
 
     @property
     def waits(self) -> bool:
@@ -158,12 +161,17 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
         text = chunk.text if isinstance(chunk, TextChunk) else chunk
         if not isinstance(text, str):
             raise TypeError(f"a chunk of text to speak must be str or TextChunk, is {type(text).__name__}")
-        state.characters += len(text)
+        if state.error is not None:
+            return
         most = self._preprocessor.limits.max_characters
-        if state.characters > most:
-            raise RequestTooLargeError(f"the text to speak is over the limit of {most} characters (max_characters)")
-        state.turns += state.cutter.feed(state.tag + text)
+        room = most - state.characters
+        state.characters += len(text)
+        state.turns += state.cutter.feed(state.tag + text[:room])
         state.tag = ""
+        if len(text) > room:
+            state.error = RequestTooLargeError(
+                f"the text to speak is over the limit of {most} characters (max_characters)"
+            )
 
     def step(self, states: dict[str, _Text]) -> dict[str, BaseException]:
         failed: dict[str, BaseException] = {}
@@ -187,7 +195,11 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
             return
         turns, state.turns = state.turns, []
         for turn in turns:
-            self._preprocessor.check(turn, "the text to speak")
+            try:
+                self._preprocessor.check(turn, "the text to speak")
+            except InvalidRequestError as error:
+                state.error = error
+                break
             following: Any
             if state.spoken:
                 following = self._preprocessor.builder.following(turn)
@@ -196,9 +208,16 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
                 following = self._preprocessor.opening([turn], voices)
             self.emit(state.request_id, following, target="semantic_ar")
             state.spoken += 1
+        if state.error is not None and not state.is_told:
+            if not state.spoken:
+                raise state.error
+            too_large = isinstance(state.error, RequestTooLargeError)
+            self.emit(state.request_id, TextError(message=str(state.error), too_large=too_large), target="semantic_ar")
+            state.is_told = True
 
     def finish(self, request_id: str, state: _Text) -> SpeechInputs:
-        state.turns += state.cutter.finish()
+        if state.error is None:
+            state.turns += state.cutter.finish()
         self._timed(request_id, partial(self._hand_on, state))
         if not state.spoken and not state.may_be_empty:
             raise InvalidRequestError("there is no text to speak: inputs.messages is empty, and no text was sent")
