@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 from tiny_transformers import checkpoint, speakers, speakers_by_frame
 from tiny_transformers.driving import replies, running, say, send, write
 
-from omni_core.api import InvalidRequestError, OmniRequest, RequestTooLargeError, Scheduler, TextChunk
+from omni_core.api import (
+    InvalidRequestError,
+    OmniRequest,
+    PipelineConfig,
+    RequestTooLargeError,
+    Scheduler,
+    TextChunk,
+)
+from omni_testing import PipelineConformance
 from omni_transformers.checkpoints import read
+from omni_transformers.pipeline import transformers
 from omni_transformers.speak.declaration import SPEAKERS, interface, stages
 from omni_transformers.speak.speaker import sentences
 from omni_transformers.speak.stage import create_speaker
@@ -216,3 +225,16 @@ def test_an_abort_in_a_sentence_ends_its_compute() -> None:
         assert len(result.samples)
         assert not scheduler.texts  # type: ignore[attr-defined]
     assert threading.active_count() == before
+
+
+@pytest.mark.full
+class TestPipeline(PipelineConformance):
+    def config(self) -> PipelineConfig:
+        return transformers(str(checkpoint("VitsModel")))
+
+    def requests(self) -> list[OmniRequest]:
+        return [say(text, speech={"seed": 3}) for text in ("Hello there.", TEXT)]
+
+    def inputs(self) -> list[tuple[OmniRequest, list[Any]]]:
+        request = OmniRequest({"messages": []}, {"speech": {"seed": 3}})
+        return [(request, chunks(text, [*range(len(text))])) for text in ("Hello there.", TEXT)]

@@ -74,12 +74,15 @@ def test_the_writer_waits_while_much_is_not_spoken() -> None:
     text.take()
     text.take()
     assert told == [True, False]
+    text.write(TextChunk(sentence * 3))
+    text.write(5)
+    assert told == [True, False, True, False], "nobody waits for a text that has failed"
     without = Written(None, True, 10**6, told.append)
     for _ in range(300):
         without.write(TextChunk("and so on, "))  # no end comes: it is cut, or the writer would wait for ever
     assert without.next is not None
     whole = Written(sentence * count, True, 5, told.append)
-    assert (told[3:], whole.error) == ([], None)
+    assert (told[5:], whole.error) == ([], None)
 
 
 def test_a_text_of_another_pipeline_may_be_empty() -> None:

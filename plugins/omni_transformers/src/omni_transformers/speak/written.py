@@ -97,6 +97,7 @@ class Written:
         self._over, self.error = True, error
         if not self._cuts:
             self._parts.clear()
+        self._regulate()
 
     def _add(self, parts: list[str]) -> None:
         self._parts += parts
