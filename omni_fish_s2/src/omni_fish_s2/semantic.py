@@ -84,6 +84,9 @@ class SpeechRunner(FeedbackARModelRunner):
         if message.type == "stream_chunk" and isinstance(data, torch.Tensor):
             self._one_more_turn(self._streamed[message.request_id], data)
             return None
+        if "message" in data:
+            self._streamed[message.request_id].state.error = data
+            return self._no_more_turns(message)
         if "token_ids" not in data:
             return None
         given = message.data.request if message.type == "new_request" else message.request or OmniRequest()
@@ -101,7 +104,9 @@ class SpeechRunner(FeedbackARModelRunner):
             self._next_turn(request)
 
     def _no_more_turns(self, message: IncomingMessage) -> ARRequest | None:
-        """Handle the end of a stream: the request is still speaking, has spoken everything, or had no text."""
+        """Handle the end of a stream, or of what can be spoken of it: the request is still speaking, has spoken everything, or
+        had no text.
+        """
         request = self._streamed.get(message.request_id)
         if request is None:
             given = message.request or OmniRequest()
@@ -206,7 +211,10 @@ class SpeechRunner(FeedbackARModelRunner):
         )
 
     def result(self, request: ARRequest) -> SpeechResult:
-        return SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+        result = SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+        if request.state.error is not None:
+            result["error"] = request.state.error
+        return result
 
 
 def _again(sampling: SpeechSampling) -> SpeechSampling:
