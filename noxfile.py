@@ -47,7 +47,18 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "transformers", "demo", "testing"]
+MODELS = [
+    "torch",
+    "kernels_cpu",
+    "qwen3",
+    "qwen25",
+    "fish_s2",
+    "diffusion",
+    "transformers",
+    "demo",
+    "testing",
+    "assistant",
+]
 MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),

@@ -7,7 +7,6 @@ which a part is ``None`` where a recording was; ``places``, message and part of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from attrs import evolve
@@ -26,7 +25,7 @@ LIVE = "live"
 
 def create_door(**stages: Any) -> Scheduler:
     """Return the stage for whole requests. Arguments as of :func:`opened`."""
-    return SimpleScheduler(partial(opened, **stages))
+    return SimpleScheduler(lambda payload: opened(payload, **stages))
 
 
 class Door(StreamingScheduler[dict[str, Any]]):
@@ -34,7 +33,7 @@ class Door(StreamingScheduler[dict[str, Any]]):
 
     def __init__(self, **stages: Any) -> None:
         super().__init__()
-        self._opened = partial(opened, **stages)
+        self._stages = stages
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> dict[str, Any]:
         return {"id": request_id, "data": None}
@@ -44,12 +43,11 @@ class Door(StreamingScheduler[dict[str, Any]]):
 
     def on_chunk(self, state: dict[str, Any], chunk: Any, metadata: dict[str, Any] | None) -> None:
         if state["data"] is None:
-            state["data"] = self._opened(state["payload"], live=True)
+            state["data"] = opened(state["payload"], live=True, **self._stages)
         self.emit(state["id"], chunk, LIVE)
 
     def finish(self, request_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = state["data"] or self._opened(state["payload"])
-        return found
+        return state["data"] or opened(state["payload"], **self._stages)
 
 
 class Live(StreamingScheduler[str]):
@@ -155,7 +153,8 @@ def messages(payload: StagePayload) -> dict[str, Any]:
 
 def waits(request_id: str, source: str, payload: StagePayload) -> list[str] | None:
     """Return the stages whose results make the inputs of the language model: the recogniser's too, if there are recordings."""
-    return payload.data.get("waits")
+    found: list[str] | None = payload.data.get("waits")
+    return found
 
 
 def merged(payloads: Mapping[str, StagePayload]) -> StagePayload:

@@ -76,9 +76,9 @@ def assistant(
         name="assistant",
     )
     sources = [each.name for each in whole.stages if entry in each.next_stages]
-    functions = {"wait_for_fn": "omni_assistant.door:waits", "merge_fn": "omni_assistant.door:merged"}
-    stages = [evolve(each, wait_for=sources, **functions) if each.name == entry else each for each in whole.stages]
-    return evolve(whole, stages=stages)
+    waits, merged = "omni_assistant.door:waits", "omni_assistant.door:merged"
+    joined = evolve(whole.stage(entry), wait_for=sources, wait_for_fn=waits, merge_fn=merged)
+    return evolve(whole, stages=[joined if each.name == entry else each for each in whole.stages])
 
 
 def _part(name: str, source: str | PipelineConfig | None, options: Mapping[str, Any]) -> PipelineConfig:
