@@ -4,6 +4,9 @@
 
 The checkpoints have random weights and are made here (:mod:`larger`). Both compute the same frames with the same seed, in
 turns, in one process and one thread; the stage is asked without a pipeline. Times are CPU seconds: other programs disturb them less.
+
+With ``--written``: seconds from the first token of a text that is written at 20 tokens a second to the first sound, where the text is
+spoken while it is written, and where it is spoken when it is whole.
 """
 
 from __future__ import annotations
@@ -24,11 +27,16 @@ import transformers
 from report import Row, alone, compare, json_option, publish, quick_option
 from tiny_transformers.heard import SAY
 
-from omni_core.api import AudioChunk, IncomingMessage, OmniRequest, Scheduler, StagePayload, load
+from omni_core.api import AudioChunk, IncomingMessage, OmniRequest, Scheduler, StagePayload, TextChunk, load
 from omni_transformers.pipeline import transformers as pipeline
 
 TEXTS = {False: "Hello there, my friends.", True: "Hi."}
 """Without and with ``--quick``. Of Pocket TTS and Phonon, 10 and 3 s of sound."""
+
+WRITTEN = (
+    "Of course. The fox sleeps by the sea, in a red house with two doors. Nobody knows why it came here, or from where."
+)
+TOKENS_PER_SECOND, CHARACTERS_PER_TOKEN = 20.0, 4
 
 SEED = 3
 WARM = "warm"
@@ -100,21 +108,70 @@ def measure(architecture: str, text: str, seconds: float, rounds: int, folder: P
     ]
 
 
+def first_of_written(scheduler: Scheduler, *, streams: bool) -> float:
+    """Write a text token by token; return the seconds to the first sound of it, spoken while it is written or when it is whole."""
+    tokens = [WRITTEN[at : at + CHARACTERS_PER_TOKEN] for at in range(0, len(WRITTEN), CHARACTERS_PER_TOKEN)]
+    begin = time.monotonic()
+
+    def put(kind: Any, data: Any = None) -> None:
+        scheduler.inbox.put(IncomingMessage(WARM, kind, data))
+
+    def write() -> None:
+        for number, token in enumerate(tokens, 1):
+            time.sleep(max(0.0, begin + number / TOKENS_PER_SECOND - time.monotonic()))
+            if streams:
+                put("stream_chunk", TextChunk(token))
+        if streams:
+            put("stream_done")
+
+    if not streams:
+        write()
+        ask(scheduler, WRITTEN, WARM)
+        return time.monotonic() - begin
+    put("new_request", StagePayload(WARM, OmniRequest({"messages": []}, {"speech": {"seed": SEED}})))
+    writing = threading.Thread(target=write)
+    writing.start()
+    message = scheduler.outbox.get(600)
+    first = time.monotonic() - begin
+    assert message is not None
+    assert isinstance(message.data, AudioChunk), message.data
+    writing.join()
+    scheduler.abort(WARM)
+    return first
+
+
+def measure_written(architecture: str, seconds: float, rounds: int, folder: Path) -> list[Row]:
+    """Speak a text while it is written and when it is whole, in turns."""
+    size = larger.made(architecture, seconds, folder)
+    with started(folder) as scheduler:
+        ask(scheduler, "Hello.", WARM)
+        figures: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(rounds):
+            for streams, found in figures.items():
+                found.append(first_of_written(scheduler, streams=streams))
+                ask(scheduler, "Hello.", "asked")  # what was aborted is over
+    name = f"{architecture.removesuffix('ForConditionalGeneration')}, {size / 1e6:.0f} M, first sound of a text at 20 tokens/s"
+    return [compare(name, "s", figures[True], figures[False], "when it is whole", higher_is_better=False)]
+
+
 @click.command()
 @quick_option
 @json_option
 @click.option("--seconds", default=10.0, help="Of sound; the text says those of Pocket TTS and Phonon.")
 @click.option("--only", help="The beginning of a model's name.", default="")
-def main(quick: bool, json_path: Path | None, seconds: float, only: str) -> None:
+@click.option("--written", is_flag=True, help="Measure texts that are spoken while they are written.")
+def main(quick: bool, json_path: Path | None, seconds: float, only: str, written: bool) -> None:
     """Measure each model."""
     torch.set_num_threads(1)
     rows: list[Row] = []
     for architecture in larger.LARGER:
         if architecture.startswith(only):
             with tempfile.TemporaryDirectory() as folder:
-                rows += measure(
-                    architecture, TEXTS[quick], min(seconds, 1.0) if quick else seconds, 1 if quick else 2, Path(folder)
-                )
+                length, rounds = min(seconds, 1.0) if quick else seconds, 1 if quick else 2
+                if written:
+                    rows += measure_written(architecture, length, rounds, Path(folder))
+                else:
+                    rows += measure(architecture, TEXTS[quick], length, rounds, Path(folder))
     publish(rows, json_path)
 
 

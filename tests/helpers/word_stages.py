@@ -16,11 +16,15 @@ from omni_core.scheduling.streaming import StreamingScheduler
 
 
 class CountWords(StreamingScheduler[list[str]]):
-    """Counts the words of a text that is still being written. ``delay``: seconds for each chunk."""
+    """Counts the words of a text that is still being written. ``delay``: seconds for each chunk.
+
+    From the word "hold" on, senders of that request wait, until another request has the word "go".
+    """
 
     def __init__(self, delay: float = 0.0) -> None:
         super().__init__()
         self._delay = delay
+        self._held: list[str] = []
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> list[str]:
         return [request_id, ""]
@@ -32,6 +36,11 @@ class CountWords(StreamingScheduler[list[str]]):
             raise ValueError("a word that fails")
         if "die" in text:
             os.kill(os.getpid(), signal.SIGKILL)
+        if "hold" in text:
+            self._held.append(state[0])
+            self.hold_input(state[0], True)
+        if "go" in text:
+            self.hold_input(self._held.pop(), False)
         state[1] += text
         self.emit(state[0], len(state[1].split()))
 

@@ -41,9 +41,9 @@ def test_a_prompt_that_leaves_no_room_for_speech_is_refused(tiny: dict[str, Path
     message = {"role": "user", "content": "Hello."}
     payload = StagePayload("r", OmniRequest({"messages": [message], "references": [voice]}))
     with pytest.raises(InvalidRequestError, match=r"\d+ positions; the context leaves 100 .* shorter references"):
-        stage._compute(payload)
+        stage._preprocessor(payload)  # type: ignore[attr-defined]
     payload.request.inputs.pop("references")
-    assert len(stage._compute(payload)["token_ids"]) < 100
+    assert len(stage._preprocessor(payload)["token_ids"]) < 100  # type: ignore[attr-defined]
 
 
 def test_weights_that_are_no_numbers_fail_the_request(tiny: dict[str, Path]) -> None:
@@ -63,7 +63,8 @@ def test_sixteen_bits_speak_too(tiny: dict[str, Path]) -> None:
         {"messages": [{"role": "user", "content": "Hello."}], "references": [voice]},
         {"seed": 1, "semantic": {"max_new_tokens": 30}},
     )
-    inputs = create_preprocessing(str(tiny["b"]), dtype="bfloat16")._compute(StagePayload("r", request))
+    made = create_preprocessing(str(tiny["b"]), dtype="bfloat16")
+    inputs = made._preprocessor(StagePayload("r", request))  # type: ignore[attr-defined]
     stage = create_semantic_ar(str(tiny["b"]), dtype="bfloat16")
     codes = speak(stage, [IncomingMessage("r", "new_request", StagePayload("r", request, inputs))])["r"]
     assert len(codes) > 3

@@ -28,7 +28,7 @@ def works(answer: str | None) -> bool:
 
 SlotName = Literal[
     "admission", "fitting", "fork-server", "imports", "kernels", "limits", "media", "mutation-seal", "operations", "profiles", "ranks",
-    "shell-completion", "sources", "stage-process", "telemetry",
+    "shell-completion", "sources", "stage-process", "telemetry", "tool-calls",
 ]  # fmt: skip
 """The slots of services; :mod:`omni_core.services` says what fills each."""
 

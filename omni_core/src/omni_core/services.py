@@ -226,6 +226,16 @@ class ShellCompletion(Protocol):
         """Return click's completion items for ``model``, ``option``, ``setting`` or ``pipeline``."""
 
 
+class ReplyReader(Protocol):
+    """Tells the calls of tools in one reply, which comes in pieces, from its text."""
+
+    def feed(self, text: str) -> tuple[str, Sequence[Any]]:
+        """Take a piece; return the text that is sure to belong to no call, and the calls that are complete."""
+
+    def finish(self) -> tuple[str, Sequence[Any]]:
+        """Return the rest."""
+
+
 ADMISSION: Slot[Callable[[PipelineConfig], AdmissionPolicy]] = Slot("admission")
 """Makes what says when the requests of a pipeline with ``admission`` begin. Raises ConfigError: a setting is wrong."""
 
@@ -268,7 +278,10 @@ STAGE_PROCESS: Slot[StageProcess] = Slot("stage-process")
 TELEMETRY: Slot[Callable[[Any, Any, str], Telemetry]] = Slot("telemetry")
 """Makes the spans of a pipeline's requests, from the module ``opentelemetry.trace``, a tracer and the pipeline's name."""
 
-IN_STAGES: tuple[Slot[Any], ...] = (MUTATION_SEAL, PROFILES, RANKS, STAGE_PROCESS)
+TOOL_CALLS: Slot[Callable[[str], ReplyReader]] = Slot("tool-calls")
+"""Makes the reader of a reply by the ``tool_format`` of its pipeline. Raises ConfigError: there is no such format."""
+
+IN_STAGES: tuple[Slot[Any], ...] = (MUTATION_SEAL, PROFILES, RANKS, STAGE_PROCESS, TOOL_CALLS)
 """Those that the processes of stages use."""
 
 IMPORTS: SlotName = "imports"

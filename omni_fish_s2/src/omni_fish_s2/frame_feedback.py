@@ -13,6 +13,7 @@ import torch
 from attrs import define
 
 from omni_core.api import ARRequest, FinishReason, ForwardBatch, ForwardOutput, OutgoingMessage
+from omni_fish_s2.payloads import TextError
 from omni_fish_s2.sampling import Draws, SpeechSampling, choose, choose_among, filters, widest
 from omni_fish_s2.slow import SlowDecoder
 from omni_torch.api import FrameStrategy, Graphs, Named
@@ -31,6 +32,7 @@ class Speech:
         open: true if more turns may arrive.
         waiting: true if all turns so far are spoken and the next one has not arrived.
         ended: the reason why the last turn ended.
+        error: of the text after the last turn.
     """
 
     sampling: SpeechSampling
@@ -42,6 +44,7 @@ class Speech:
     open: bool = False
     waiting: bool = False
     ended: FinishReason = "stop"
+    error: TextError | None = None
 
 
 def recordable_frame(

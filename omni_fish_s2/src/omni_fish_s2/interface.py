@@ -63,6 +63,7 @@ SEMANTIC = ParameterGroup(
 INTERFACE = Interface(
     roles={SPEECH: "semantic_ar", VOCODER: "vocoder"},
     inputs=["text", "reference"],
+    input_streams=["text"],
     outputs=["audio"],
     groups=[SEMANTIC],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import torch
 
 
+class TextError(TypedDict):
+    """The error of a text that is still being written, which ends its request when the turns before it are spoken."""
+
+    message: str
+    too_large: bool
+
+
 class SpeechInputs(TypedDict, total=False):
     """preprocessing -> semantic_ar. If the text is a stream, this is the first chunk, without turns; each later turn is
-    a chunk, a tensor of ids.
+    a chunk, a tensor of ids, and a :class:`TextError` may be the last one.
     """
 
     token_ids: torch.Tensor  # [P] int64: the prompt of the first turn
@@ -23,3 +30,4 @@ class SpeechResult(TypedDict):
 
     frames: int
     finish_reason: str
+    error: NotRequired[TextError]

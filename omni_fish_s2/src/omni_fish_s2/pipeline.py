@@ -71,7 +71,8 @@ def speech_stages(
             factory="omni_fish_s2.preprocessing:create_preprocessing",
             factory_args=arguments(*_TEXT, **voice),
             next="semantic_ar",
-            stream_to=["semantic_ar"] if text_stream else [],
+            stream_to=["semantic_ar"],
+            stream_done_to_fn="omni_fish_s2.text_stream:ends_stream_to",
             **place("preprocessing"),
         ),
         StageConfig(

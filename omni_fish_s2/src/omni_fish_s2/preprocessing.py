@@ -8,7 +8,6 @@ from typing import Any
 from attrs import frozen
 
 from omni_core.api import (
-    AsideScheduler,
     ConfigError,
     InvalidRequestError,
     OmniRequest,
@@ -61,15 +60,16 @@ class Preprocessor:
         text = self._spoken(request.inputs)
         if (tag := self.speaker(request)) and SPEAKER_TAG.search(text):
             raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")
-        return self.opening(split_text(tag + text, self.limits.segment_bytes), request.inputs.get("references") or [])
+        turns = split_text(tag + text, self.limits.segment_bytes)
+        return self.opening(turns, self.voices_of(request.inputs.get("references") or []))
 
-    def opening(self, turns: list[str], references: Any) -> SpeechInputs:
+    def opening(self, turns: list[str], voices: list[Voice]) -> SpeechInputs:
         """Build the prompt of the first turn, with voices, and the later turns.
 
         Raises:
-            InvalidRequestError: a reference is invalid, or the prompt is too long.
+            RequestTooLargeError: the prompt is too long.
         """
-        inputs = self.builder.build(turns, self._voices_of(references))
+        inputs = self.builder.build(turns, voices)
         if len(inputs["token_ids"]) > self._room:
             raise RequestTooLargeError(
                 f"the prompt has {len(inputs['token_ids'])} positions; the context leaves {self._room} beside the "
@@ -134,7 +134,8 @@ class Preprocessor:
             )
         return f"<|speaker:{int(speaker)}|>"
 
-    def _voices_of(self, references: Any) -> list[Voice]:
+    def voices_of(self, references: Any) -> list[Voice]:
+        """Read and encode the recordings of a request. Raises InvalidRequestError: one is invalid."""
         if not isinstance(references, list) or len(references) > MOST_REFERENCES:
             raise InvalidRequestError(
                 f"inputs.references: must be a list of at most {MOST_REFERENCES} {{'path': ..., 'text': ...}}"
@@ -157,20 +158,10 @@ def takes_long(payload: StagePayload) -> bool:
     return isinstance(inputs, dict) and bool(inputs.get("references"))
 
 
-class PreprocessingScheduler(AsideScheduler):
-    """Adds counters of the voice cache: voices encoded, and cache hits."""
-
-    def __init__(self, preprocessor: Preprocessor) -> None:
-        super().__init__(preprocessor, takes_long)
-        self._voices = preprocessor.voices
-
-    def statistics(self) -> dict[str, float]:
-        voices = {"voices_encoded": float(self._voices.encoded), "voices_found": float(self._voices.found)}
-        return {**super().statistics(), **voices}
-
-    def flush_caches(self) -> None:
-        """Forget the voices that were encoded before. From any thread."""
-        self._voices.clear()
+def is_written_yet(payload: StagePayload) -> bool:
+    """Return if the text of a request comes as a stream: there is no message. Its inputs are not checked yet."""
+    inputs = payload.request.inputs
+    return inputs is None or (isinstance(inputs, dict) and inputs.get("messages") == [])
 
 
 def create_preprocessing(
@@ -203,9 +194,7 @@ def create_preprocessing(
     limits = ReferenceLimits(max_audio_seconds=max_reference_seconds, max_file_mb=max_reference_mb)
     voices = VoiceEncoder(CodecFile(f"{model_path}/{FILE}"), limits, kept=voices_kept, device=device, dtype=dtype)
     preprocessor = Preprocessor(model_path, TextLimits(max_characters, segment_bytes), voices, max_context)
-    if not text_stream:
-        return PreprocessingScheduler(preprocessor)
-    from omni_fish_s2.text_stream import TextStreamScheduler
+    from omni_fish_s2.text_stream import PreprocessingScheduler
 
     references = [] if reference is None else [{"path": reference, "text": reference_text}]
-    return TextStreamScheduler(preprocessor, references)
+    return PreprocessingScheduler(preprocessor, text_stream, references)

@@ -29,6 +29,9 @@ from omni_torch.api import (
     quantize_for,
 )
 
+MOST_TURNS = 8
+"""Turns that may wait to be spoken, about a minute of speech; with more, whoever writes the text waits."""
+
 
 class SpeechRunner(FeedbackARModelRunner):
     """Chooses among the semantic tokens and the end of the turn; at that end, continues with the next turn."""
@@ -84,6 +87,9 @@ class SpeechRunner(FeedbackARModelRunner):
         if message.type == "stream_chunk" and isinstance(data, torch.Tensor):
             self._one_more_turn(self._streamed[message.request_id], data)
             return None
+        if "message" in data:
+            self._streamed[message.request_id].state.error = data
+            return self._no_more_turns(message)
         if "token_ids" not in data:
             return None
         given = message.data.request if message.type == "new_request" else message.request or OmniRequest()
@@ -101,7 +107,9 @@ class SpeechRunner(FeedbackARModelRunner):
             self._next_turn(request)
 
     def _no_more_turns(self, message: IncomingMessage) -> ARRequest | None:
-        """Handle the end of a stream: the request is still speaking, has spoken everything, or had no text."""
+        """Handle the end of a stream, or of what can be spoken of it: the request is still speaking, has spoken everything, or
+        had no text.
+        """
         request = self._streamed.get(message.request_id)
         if request is None:
             given = message.request or OmniRequest()
@@ -116,6 +124,9 @@ class SpeechRunner(FeedbackARModelRunner):
 
     def can_step(self, request: ARRequest) -> bool:
         return not request.state.waiting
+
+    def has_enough(self, request: ARRequest) -> bool:
+        return len(request.state.turns) >= MOST_TURNS
 
     def release(self, request_id: str) -> None:
         self._streamed.pop(request_id, None)
@@ -206,7 +217,10 @@ class SpeechRunner(FeedbackARModelRunner):
         )
 
     def result(self, request: ARRequest) -> SpeechResult:
-        return SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+        result = SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+        if request.state.error is not None:
+            result["error"] = request.state.error
+        return result
 
 
 def _again(sampling: SpeechSampling) -> SpeechSampling:

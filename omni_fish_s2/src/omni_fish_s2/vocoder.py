@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from omni_core.api import AudioResult, InvalidRequestError, RequestTooLargeError, StagePayload
 from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder
 from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
+from omni_fish_s2.payloads import TextError
 from omni_torch.api import VocoderScheduler
 
 FRAMES_PER_PASS = {"cpu": 64}
@@ -61,6 +65,29 @@ class Vocoder:
         return [wave.clone() for wave in batch]
 
 
+class SpeechVocoder(VocoderScheduler[StreamState]):
+    """Raises the error of a text when what was complete of it is heard."""
+
+    def __init__(self, vocoder: Vocoder, **options: Any) -> None:
+        super().__init__(vocoder, **options)
+        self._errors: dict[str, TextError] = {}
+
+    def on_payload(self, state: Any, payload: StagePayload) -> None:
+        super().on_payload(state, payload)
+        if isinstance(payload.data, dict) and "error" in payload.data:
+            self._errors[payload.request_id] = payload.data["error"]
+
+    def finish(self, request_id: str, state: Any) -> AudioResult:
+        result = super().finish(request_id, state)
+        if (error := self._errors.get(request_id)) is not None:
+            raise (RequestTooLargeError if error["too_large"] else InvalidRequestError)(error["message"])
+        return result
+
+    def forget(self, request_id: str) -> None:
+        super().forget(request_id)
+        self._errors.pop(request_id, None)
+
+
 def create_vocoder(
     model_path: str,
     device: str = "cpu",
@@ -70,9 +97,9 @@ def create_vocoder(
     growth: float | None = 1.0,
     max_running: int | None = None,
     policy: str | None = None,
-) -> VocoderScheduler[StreamState]:
+) -> SpeechVocoder:
     """The vocoder stage; see :class:`VocoderScheduler` for the options."""
     vocoder = Vocoder(model_path, device=device, dtype=dtype)
-    return VocoderScheduler(
+    return SpeechVocoder(
         vocoder, initial_chunk=initial_chunk, chunk=chunk, growth=growth, max_running=max_running, policy=policy
     )

@@ -32,6 +32,14 @@ def send(scheduler: Scheduler, name: str, request: OmniRequest) -> None:
     scheduler.inbox.put(IncomingMessage(name, "new_request", StagePayload(name, request)))
 
 
+def write(scheduler: Scheduler, name: str, *chunks: Any, end: bool = True) -> None:
+    """Send chunks of a request's input, and its end."""
+    for chunk in chunks:
+        scheduler.inbox.put(IncomingMessage(name, "stream_chunk", chunk))
+    if end:
+        scheduler.inbox.put(IncomingMessage(name, "stream_done"))
+
+
 def replies(scheduler: Scheduler, requests: Sequence[OmniRequest | StagePayload]) -> list[tuple[list[Any], Any]]:
     """Send requests, or their payloads, at once; return what each streamed, and its result. Raises the error of one that failed.
 

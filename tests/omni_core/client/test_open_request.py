@@ -69,6 +69,43 @@ async def test_a_slow_stage_slows_the_sender(run_folder: Path) -> None:
         assert await request.results() == {"count": 6 * MOST_INPUT_CHUNKS}
 
 
+async def test_a_stage_that_has_enough_lets_the_sender_wait(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe, pipe.open_request() as request:
+        await request.send(TextChunk("hold "))
+        assert (await anext(request)).data == 1
+
+        async def write() -> None:
+            for number in range(2 * MOST_INPUT_CHUNKS):
+                await request.send(TextChunk(f"{number} "))
+            await request.finish()
+
+        writing = asyncio.create_task(write())
+        for number in range(MOST_INPUT_CHUNKS):  # the stage takes them, and tells nobody
+            assert (await anext(request)).data == number + 2
+        await until(lambda: not request._input.has_room)
+        taken = request.chunks_taken
+        assert taken <= 1
+        async with pipe.open_request() as other:
+            await other.send(TextChunk("go "))
+            await other.finish()
+            await other.results()
+        assert await request.results() == {"count": 2 * MOST_INPUT_CHUNKS + 1}
+        await writing
+
+
+async def test_what_was_streamed_before_a_failure_is_read_before_it(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe, pipe.open_request() as request:
+        for number in range(20):
+            await request.send(TextChunk(f"{number} "))
+        await request.send(TextChunk("fail"))
+        await until(lambda: request._tracked.is_over)
+        heard = []
+        with pytest.raises(omni.RequestFailedError, match="a word that fails"):
+            async for event in request:
+                heard.append(event.data)
+        assert heard == list(range(1, 21))
+
+
 async def test_a_source_that_cannot_wait_drops_what_the_stage_is_too_slow_for(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder, delay=0.02)) as pipe, pipe.open_request() as request:
         await request.send(TextChunk("first "))  # waits until the request itself was sent

@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from omni_core.control.back_pressure import MOST_CHUNKS
 from omni_core.protocol.messages import FlowMessage, OmniRequest
+from omni_core.protocol.outputs import ReasoningChunk, TextChunk
 from omni_core.protocol.specs import PartSpec
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.parts import Names, part_request, part_terminals
@@ -75,6 +77,57 @@ async def test_of_several_parts_the_first_is_the_input(process: Process) -> None
     stage.receive_chunk("r", "llm-write", ("one", None, None))
     stage.receive_done("r", "llm-write")
     assert kinds(scheduler) == [("new_request", {"text": "hi"}, None), ("stream_done", None, None)]
+
+
+class Bracketed:
+    """The service ``tool-calls``: calls are in brackets."""
+
+    def __init__(self, name: str) -> None:
+        assert name == "brackets"
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, list[str]]:
+        if "fail" in text:
+            raise ValueError("not readable")
+        text, mark, self._held = (self._held + text).partition("[")
+        call, end, rest = self._held.partition("]")
+        if not end:
+            self._held = mark + self._held
+            return text, []
+        self._held = ""
+        return text + rest, [call]
+
+    def finish(self) -> tuple[str, list[str]]:
+        return self._held, []
+
+
+async def test_calls_of_tools_in_the_text_of_another_part_are_left_out(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    enters = evolve(READS, tool_formats={"llm-write": "brackets"})
+
+    def given(name: str, *chunks: Any) -> list[Any]:
+        stage, scheduler = process.stage(
+            name, part="tts", enters=enters, stream_from=["llm-write", "guard-write"], terminal=True
+        )
+        for chunk in chunks:
+            stage.receive_chunk("r", "llm-write", (chunk, None, OmniRequest()))
+        stage.receive_done("r", "llm-write")
+        return [each.data for each in scheduler.inbox.drain() if each.type == "stream_chunk"]
+
+    said = [TextChunk("one [ca"), ReasoningChunk("[hm]"), TextChunk("ll]"), 5, TextChunk("two"), TextChunk("[no end")]
+    assert given("tts-none", *said) == said
+    assert "passed on as text" in caplog.text
+    process.spec.services["tool-calls"] = f"{__name__}:Bracketed"
+    assert given("tts-say", *said) == [
+        TextChunk("one "),
+        ReasoningChunk("[hm]"),
+        5,
+        TextChunk("two"),
+        TextChunk("[no end"),
+    ]
+    assert given("tts-fail", TextChunk("one"), TextChunk("fail"), TextChunk("two")) == [TextChunk("one")]
+    assert process.errors() == [("r", "ValueError: not readable")]
 
 
 async def test_a_part_that_is_slow_lets_the_other_wait(process: Process) -> None:

@@ -155,7 +155,8 @@ def test_a_voice_and_a_speed_are_the_models_own() -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (OmniRequest({"messages": []}), "non-empty list"),
+        (OmniRequest({"messages": "Hi"}), "non-empty list"),
+        (OmniRequest({}), "non-empty list"),
         (say("  "), "nothing to speak"),
         (say("日本"), "no character that this model can speak"),
         (

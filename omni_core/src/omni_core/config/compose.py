@@ -230,6 +230,7 @@ def _part(config: PipelineConfig, visible: Sequence[str], renames: Renames) -> P
         terminal_stages_fn=config.terminal_stages_fn,
         outputs=list(interface.outputs) if interface is not None and visible else [],
         reads_streams=bool(interface is not None and interface.input_streams),
+        tool_format=interface.tool_format if interface is not None else None,
         params=renames.params,
         metadata=renames.metadata,
     )

@@ -275,6 +275,7 @@ class PartConfig:
         terminal_stages_fn: its own, likewise.
         outputs: modalities that its results for the client have.
         reads_streams: its entry stage's scheduler takes inputs that come as streams.
+        tool_format: how its text calls tools.
         params: keys of ``params`` that are called otherwise in the composed pipeline: the part's own to the other.
         metadata: likewise keys of ``metadata``.
     """
@@ -286,6 +287,7 @@ class PartConfig:
     terminal_stages_fn: str | None = None
     outputs: list[str] = field(factory=list)
     reads_streams: bool = False
+    tool_format: str | None = None
     params: dict[str, str] = field(factory=dict)
     metadata: dict[str, str] = field(factory=dict)
 

@@ -333,7 +333,8 @@ class RequestMachine:
         if tracked is None:
             return []
         if not info.peer_died:
-            return self._fail(tracked, info, now)
+            error = error_of(info, tracked.request_id)
+            return self._end(tracked, RequestState.FAILED, error, now, keeps_events=True)
         # The report about that death is under way and may run the request again; this only makes sure that it ends.
         stage, reason = info.stage or "", info.message
 
@@ -369,7 +370,16 @@ class RequestMachine:
     def _fail(self, tracked: TrackedRequest, info: ErrorInfo, now: float) -> list[Action]:
         return self._end(tracked, RequestState.FAILED, error_of(info, tracked.request_id), now)
 
-    def _end(self, tracked: TrackedRequest, state: RequestState, error: OmniError | None, now: float) -> list[Action]:
+    def _end(
+        self,
+        tracked: TrackedRequest,
+        state: RequestState,
+        error: OmniError | None,
+        now: float,
+        *,
+        keeps_events: bool = False,
+    ) -> list[Action]:
+        """End a request. ``keeps_events``: its client reads what was streamed before the error comes."""
         if tracked.is_over:
             return []
         if was_running := self._attempts.pop(tracked.attempt_id, None) is not None:
@@ -382,7 +392,8 @@ class RequestMachine:
             self._ended.popitem(last=False)
         actions: list[Action] = []
         if error is not None:
-            tracked.events.clear()
+            if not keeps_events:
+                tracked.events.clear()
             if was_running:
                 actions.append(Withdraw(tracked.attempt_id))
         else:

@@ -276,7 +276,12 @@ def _enters(config: PipelineConfig, stage: StageConfig) -> PartSpec | None:
     part = config.parts.get(stage.part or "")
     if part is None or stage.part is None or stage.name != whole_name(stage.part, part.entry):
         return None
-    return part_spec(part)
+    formats: dict[str, str] = {}
+    for other in config.stages:
+        source = config.parts.get(other.part or "")
+        if stage.name in other.stream_to and other.part != stage.part and source is not None and source.tool_format:
+            formats[other.name] = source.tool_format
+    return evolve(part_spec(part), tool_formats=formats)
 
 
 def part_spec(part: PartConfig) -> PartSpec:

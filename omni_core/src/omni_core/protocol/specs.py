@@ -59,10 +59,14 @@ class KernelSpec:
 @register
 @frozen(kw_only=True)
 class PartSpec:
-    """The view that a part of a composed pipeline has of requests: see :class:`omni_core.config.schema.PartConfig`."""
+    """The view that a part of a composed pipeline has of requests: see :class:`omni_core.config.schema.PartConfig`.
+
+    ``tool_formats``, in its entry stage: by stage of another part that streams to it, how its text calls tools.
+    """
 
     outputs: list[str] = field(factory=list)
     reads_streams: bool = False
+    tool_formats: dict[str, str] = field(factory=dict)
     params: dict[str, str] = field(factory=dict)
     metadata: dict[str, str] = field(factory=dict)
 

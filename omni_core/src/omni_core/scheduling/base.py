@@ -250,7 +250,9 @@ class Scheduler(Protocol):
     that a request waits for, as the message of its timeout names them; and ``flush_caches()``, callable from any thread: forget
     what is kept for later requests. Ranks of a tensor parallel stage call it on rank 0 alone: what it changes for them it puts
     into the inbox, as a message without a ``request_id``; and an attribute ``around_turn``, as
-    :class:`~omni_core.scheduling.loop.LoopScheduler` has it, by which a profile records its turns; and, where it computes in further
+    :class:`~omni_core.scheduling.loop.LoopScheduler` has it, by which a profile records its turns; and an attribute ``hold_input``,
+    which is set before ``start``: ``hold_input(request_id, True)``, from any thread, lets those who send a request's chunks wait, because
+    what was taken of them waits here, until ``hold_input(request_id, False)``; and, where it computes in further
     threads, an attribute ``enter_thread``, which is set before ``start``: what each of them calls first, so that its log records and
     its GPU are those of the stage. The counters then have their ``cpu_seconds``.
 

@@ -35,6 +35,7 @@ class LoopScheduler(ABC):
 
     Attributes:
         around_turn: makes each turn by calling it, while a profile records it; set from another thread.
+        hold_input: lets the senders of a request's chunks wait; see :class:`~omni_core.scheduling.base.Scheduler`.
     """
 
     around_turn: Callable[[Callable[[], bool]], bool] | None = None
@@ -42,6 +43,7 @@ class LoopScheduler(ABC):
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        self.hold_input: Callable[[str, bool], None] = lambda request_id, held: None
         self._aborted: set[str] = set()
         self._lock = threading.Lock()
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from attrs import define, field
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.services import ReplyReader
 from omni_core.stage.fan_in import FanIn
 
 REMEMBERED_ENDS = 20_000
@@ -46,6 +47,8 @@ class ActiveRequest:
         is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
         taken: chunks of the client's stream that the scheduler has taken, of which the client is not told yet.
+        input_is_held: its scheduler wants no more chunks now.
+        replies: by source of another part, the reader of its text, where that may call tools.
     """
 
     request_id: str
@@ -62,6 +65,8 @@ class ActiveRequest:
     is_over: bool = False
     error: str = ""
     taken: int = 0
+    input_is_held: bool = False
+    replies: dict[str, ReplyReader] = field(factory=dict)
 
     @property
     def waits_for_payloads(self) -> bool:

@@ -65,9 +65,24 @@ class Inflow:
                             self._check(request_id, source)
                     continue
                 active.taken += count
-                if active.taken and not self._is_full(request_id):  # else when there is room again
+                if active.taken and not self._waits(active):  # else when there is room again
                     self._outbound.input_taken(request_id, active.taken)
                     active.taken = 0
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Let the sources of a request wait, or go on, as its scheduler asks. From any thread."""
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(self._hold, request_id, held)
+
+    def _hold(self, request_id: str, held: bool) -> None:
+        active = self._requests.get(request_id)
+        if active is not None:
+            active.input_is_held = held
+            for source in self._spec.stream_from:
+                self.check_soon(request_id, source)
+
+    def _waits(self, active: ActiveRequest) -> bool:
+        return active.input_is_held or self._is_full(active.request_id)
 
     def check_soon(self, request_id: str, source: str) -> None:
         """Tell a source to wait or to go on, if that has changed. From any thread."""
@@ -82,7 +97,7 @@ class Inflow:
             active = self._requests.get(request_id)
             if active is None:
                 return
-            paused = self._unread.is_full((request_id, source)) or self._is_full(request_id)
+            paused = self._unread.is_full((request_id, source)) or self._waits(active)
             if paused != (source in active.holds):
                 (active.holds.add if paused else active.holds.discard)(source)
                 self._outbound.flow(source, request_id, active.request, self._spec.name, paused=paused)

@@ -5,6 +5,7 @@ A request keeps in ``composed`` what the client gave, so that the next part can 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from typing import Any
@@ -12,7 +13,12 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import TextChunk
 from omni_core.protocol.specs import PartSpec
+from omni_core.services import TOOL_CALLS
+from omni_core.stage.active_requests import ActiveRequest
+
+logger = logging.getLogger(__name__)
 
 
 class Names:
@@ -42,6 +48,35 @@ class Names:
             return self.whole(names, known)
 
         return chosen
+
+
+class Calls:
+    """Leaves calls of tools out of the text that another part streams: they are for the client.
+
+    Args:
+        formats: by stage of another part, how its text calls tools.
+        services: the references of the launch spec.
+    """
+
+    def __init__(self, formats: Mapping[str, str], services: Mapping[str, str]) -> None:
+        self._formats = formats
+        self._read = TOOL_CALLS.given(services) if formats else None
+        if formats and self._read is None:
+            logger.warning("calls of tools are passed on as text: %s", TOOL_CALLS.missing("leaving them out needs"))
+
+    def without(self, active: ActiveRequest, source: str, chunk: Any) -> Any:
+        """Return a chunk without them; ``None`` if nothing is left of it."""
+        if self._read is None or source not in self._formats or not isinstance(chunk, TextChunk):
+            return chunk
+        if source not in active.replies:
+            active.replies[source] = self._read(self._formats[source])
+        text, _ = active.replies[source].feed(chunk.text)
+        return TextChunk(text) if text else None
+
+    def rest(self, active: ActiveRequest, source: str) -> TextChunk | None:
+        """Return what is left of the text at its end."""
+        text, _ = active.replies.pop(source).finish() if source in active.replies else ("", ())
+        return TextChunk(text) if text else None
 
 
 def part_request(request: OmniRequest, part: PartSpec) -> OmniRequest:

@@ -33,7 +33,7 @@ from omni_core.stage.groups import Groups
 from omni_core.stage.inflow import Inflow
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
-from omni_core.stage.parts import Names, part_request
+from omni_core.stage.parts import Calls, Names, part_request
 from omni_core.stage.routing import function
 from omni_core.stage.thread import StageThread
 
@@ -86,10 +86,13 @@ class Stage(StageThread):
         self._full: set[str] = set()
         if spec.stream_from:
             scheduler.inbox.on_take = self._inflow.taken
+            if hasattr(scheduler, "hold_input"):
+                scheduler.hold_input = self._inflow.hold
         self._phases: StageRecorder | None = None
         self._dropped: dict[str, float] = {}
         """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
         self._names = Names(spec.part)
+        self._calls = Calls({} if spec.enters is None else spec.enters.tool_formats, outbound.services)
         own = self._names.own
         self._merge_fn = function(spec.merge_fn)
         choose = self._names.chooses(function(spec.wait_for_fn), spec.wait_for)
@@ -243,9 +246,19 @@ class Stage(StageThread):
                     self._give(active, active.payload(None), source)
                 if active.payload_from != source:
                     return  # another part's result was the input
-            self._inflow.add(request_id, source, rough_nbytes(data))
-            shown = None if self.spec.enters is not None else self._names.own(source) or None
-            self.scheduler.inbox.put(IncomingMessage(request_id, "stream_chunk", data, shown, metadata, active.request))
+                try:
+                    data = self._calls.without(active, source, data)
+                except BaseException as error:
+                    self._fail(request_id, error)
+                if data is None or active.is_over:
+                    return
+            self._put_chunk(active, source, data, metadata)
+
+    def _put_chunk(self, active: ActiveRequest, source: str, data: Any, metadata: dict[str, Any] | None) -> None:
+        self._inflow.add(active.request_id, source, rough_nbytes(data))
+        shown = None if self.spec.enters is not None else self._names.own(source) or None
+        message = IncomingMessage(active.request_id, "stream_chunk", data, shown, metadata, active.request)
+        self.scheduler.inbox.put(message)
 
     def receive_done(self, request_id: str, source: str, handed_to: Any = None) -> None:
         """Take the end of another stage's stream to this one, or of the client's."""
@@ -256,6 +269,8 @@ class Stage(StageThread):
             active.note(source, DONE, handed_to)
             if self._streams_in(source) and active.payload_from != source:
                 return  # it had no chunks: its payload, which comes next, says so; or it is not the input
+            if (rest := self._calls.rest(active, source)) is not None:
+                self._put_chunk(active, source, rest, None)
             self._put_done(active, None if self.spec.enters is not None else self._names.own(source) or None)
 
     def _put_done(self, active: ActiveRequest, shown: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from omni_core.api import OmniRequest, PipelineConfig
+from omni_core.api import OmniRequest, PipelineConfig, TextChunk
 from omni_fish_s2.pipeline import fish_s2
 from omni_testing import PipelineConformance
 from omni_testing.ours.checkpoints import tiny_checkpoint
@@ -22,6 +22,11 @@ class SpeechConformance(PipelineConformance):
         params = {"semantic": {"max_new_tokens": 12}, "seed": 4, "return_codes": True}
         texts = ("Hello.", "Tell me a story.", "What is a fox?")
         return [OmniRequest({"messages": [{"role": "user", "content": text}]}, params) for text in texts]
+
+    def inputs(self) -> list[tuple[OmniRequest, list[Any]]]:
+        request = OmniRequest({"messages": []}, self.requests()[0].params)
+        texts = ("Hello. A fox sleeps.", "What is it? Nobody knows.")
+        return [(request, [TextChunk(letter) for letter in text]) for text in texts]
 
     def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
         first, second = one["vocoder"], other["vocoder"]

@@ -35,6 +35,9 @@ class StepScheduler(LoopScheduler, Generic[State]):
     short ones end first, which keeps the mean wait short, and a long one is overtaken by those alone that begin before it is due. Without
     it, the first is the state that has waited longest for a step: requests of every key make progress, and take turns.
 
+    The input of a request may be a stream: :meth:`receive` gets its chunks, and :meth:`can_step` tells if there is something to do. A
+    request that waits for more of its input is none of the running ones.
+
     Args:
         max_batch_size: states that one call of :meth:`step` gets at most.
         max_running: requests that have begun and are not done; further ones wait. By default four batches.
@@ -50,7 +53,12 @@ class StepScheduler(LoopScheduler, Generic[State]):
         for name, value in (("max_batch_size", max_batch_size), ("max_running", self._max_running)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name}: must be a whole number of requests, 1 or more, is {value!r}")
-        self._waiting: dict[str, StagePayload] = {}
+        self._payloads: dict[str, StagePayload] = {}
+        """Of requests that have not begun."""
+        self._idle: dict[str, State] = {}
+        """The states of those that have begun, and wait for more of their input or, behind others, for their turn."""
+        self._ready: dict[str, None] = {}
+        """Requests of both kinds that can begin or go on, in that order."""
         self._states: dict[str, State] = {}
         self._keys: dict[str, Hashable] = {}
         self._due: dict[str, tuple[float, int]] = {}
@@ -88,8 +96,15 @@ class StepScheduler(LoopScheduler, Generic[State]):
         """Return what is streamed after a step, such as its number or a preview; ``None``: nothing."""
         return None
 
+    def receive(self, message: IncomingMessage) -> None:
+        """Take in a message of a request: ``new_request``, before it begins; chunks of its input and their end. What it raises fails it."""
+
+    def can_step(self, request_id: str) -> bool:
+        """Return whether a request can begin or go on, as far as its input is there. Asked after each message and step of it."""
+        return True
+
     def turn(self) -> bool:
-        can_begin = self._waiting and len(self._states) < self._max_running
+        can_begin = self._ready and len(self._states) < self._max_running
         if self._paused.issuperset(self._states) and not can_begin:
             first = self.inbox.get()
             if first is None:
@@ -100,9 +115,10 @@ class StepScheduler(LoopScheduler, Generic[State]):
         for message in self.inbox.drain():
             self._take(message)
         self.drop_aborted()
-        while self._waiting and len(self._states) < self._max_running:
-            request_id = next(iter(self._waiting))
-            self._begin(request_id, self._waiting.pop(request_id))
+        while self._ready and len(self._states) < self._max_running:
+            request_id = next(iter(self._ready))
+            del self._ready[request_id]
+            self._begin(request_id)
         self._step()
         self.drop_aborted()
         return True
@@ -110,7 +126,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
     def statistics(self) -> dict[str, float]:
         """Return counters; ``stepped`` divided by ``steps`` is the mean size of a batch."""
         return {
-            "waiting": float(len(self.inbox) + len(self._waiting)),
+            "waiting": float(len(self.inbox) + len(self._payloads) + len(self._idle)),
             "running": float(len(self._states)),
             "steps": float(self._steps),
             "stepped": float(self._stepped),
@@ -122,7 +138,6 @@ class StepScheduler(LoopScheduler, Generic[State]):
         return self._computing
 
     def forget(self, request_id: str) -> None:
-        self._waiting.pop(request_id, None)
         self._remove(request_id)
 
     def pause(self, request_id: str, paused: bool) -> None:
@@ -131,15 +146,28 @@ class StepScheduler(LoopScheduler, Generic[State]):
 
     def _take(self, message: IncomingMessage) -> None:
         take_pausing(message, self._paused)
-        if isinstance(message.data, StagePayload) and not self.is_aborted(message.request_id):
-            self._waiting[message.request_id] = message.data
+        request_id = message.request_id
+        if not request_id or self.is_aborted(request_id):
+            return
+        if isinstance(message.data, StagePayload):
+            self._payloads[request_id] = message.data
+        try:
+            self.receive(message)
+            if (request_id in self._payloads or request_id in self._idle) and self.can_step(request_id):
+                self._ready[request_id] = None
+        except BaseException as error:
+            self.forget(request_id)
+            self._fail(request_id, error)
 
-    def _begin(self, request_id: str, payload: StagePayload) -> None:
+    def _begin(self, request_id: str) -> None:
         self._computing = {request_id: time.monotonic()}
         try:
-            state = self.begin(payload)
-            work, self._begun = self.work(state), self._begun + 1
-            self._due[request_id] = (self._done_work + OVERTAKEN_BY * work, self._begun) if work else (0.0, 0)
+            if request_id in self._idle:
+                state = self._idle.pop(request_id)
+            else:
+                state = self.begin(self._payloads.pop(request_id))
+                work, self._begun = self.work(state), self._begun + 1
+                self._due[request_id] = (self._done_work + OVERTAKEN_BY * work, self._begun) if work else (0.0, 0)
             self._keep(request_id, state)
         except BaseException as error:
             self._fail(request_id, error)
@@ -200,10 +228,14 @@ class StepScheduler(LoopScheduler, Generic[State]):
             self._fail(request_id, error)
 
     def _keep(self, request_id: str, state: State) -> None:
-        """Keep a state for its next step, behind others that take turns with it, or finish it."""
+        """Keep a state for its next step, behind others that take turns with it, or for more of its input; or finish it."""
         self._keys.pop(request_id, None)
         if not self.is_done(state):
-            self._keys[request_id], self._states[request_id] = self.key(state), state
+            if self.can_step(request_id):
+                self._keys[request_id], self._states[request_id] = self.key(state), state
+            else:
+                self._states.pop(request_id, None)
+                self._idle[request_id] = state
             return
         self._remove(request_id)
         result = self.finish(state)
@@ -211,9 +243,16 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self.put_out(OutgoingMessage(request_id, "result", result))
 
     def _remove(self, request_id: str) -> None:
-        self._states.pop(request_id, None)
-        self._keys.pop(request_id, None)
-        self._due.pop(request_id, None)
+        kept: tuple[dict[str, Any], ...] = (
+            self._payloads,
+            self._idle,
+            self._ready,
+            self._states,
+            self._keys,
+            self._due,
+        )
+        for each in kept:
+            each.pop(request_id, None)
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._remove(request_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, SentenceCutter, did_you_mean
 from omni_torch.api import download
@@ -74,7 +74,7 @@ class Asked:
     """A request to speak.
 
     Attributes:
-        text: to be spoken; not empty.
+        text: to be spoken; empty while it is still being written.
         voice: a name of the interface's voices. ``None``: it has none.
         given: the parameters of the request that were given.
         reference: a recording of the voice, float32 ``[n]`` at the speaker's rate, and the words that are said in it.
@@ -109,11 +109,13 @@ class Spoken(ABC):
         rate: of its sound, in Hz.
         reference: it speaks with the voice of a recording.
         loop: the model whose calls are computed with those of other requests; ``None``: there is none.
+        cuts: of a text that is still being written, it speaks each sentence as soon as it is there; else the whole, at its end.
     """
 
     rate: int
     reference = False
     loop: Loop | None = None
+    cuts = True
 
     @abstractmethod
     def __init__(self, loading: Loading) -> None:
@@ -133,6 +135,10 @@ class Speaker(Spoken):
 
         Each step is computed with the request's own random numbers in PyTorch's global generators, without gradients.
         """
+
+    def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
+        """Yield the sound of a sentence of a text that is still being written: by default, as a text of its own with the same seed."""
+        return self.speak(evolve(asked, text=sentence))
 
 
 def sentences(text: str) -> list[str]:

@@ -80,6 +80,7 @@ class Speaks:
         return Interface(
             roles={SPEECH: GROUP},
             inputs=["text", "reference"] if offer.reference else ["text"],
+            input_streams=["text"],
             outputs=["audio"],
             groups=[ParameterGroup(GROUP, SPEECH, "how it is spoken", [*offer.parameters, seed])],
             metadata=metadata,
@@ -92,7 +93,8 @@ class Speaks:
 
     def stages(self, source: Source, given: Given) -> list[StageConfig]:
         """Return the stage."""
-        arguments: dict[str, Any] = {"speaker": self.speaker, **given.network}
+        most = self.offer(source).most_characters
+        arguments: dict[str, Any] = {"speaker": self.speaker, "max_characters": most, **given.network}
         if self.shares:
             arguments["backend"] = given.backend
         for name in ("vocoder", "voices"):

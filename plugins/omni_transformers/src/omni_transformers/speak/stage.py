@@ -6,7 +6,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -24,16 +24,16 @@ from omni_core.api import (
     Scheduler,
     StagePayload,
     load,
-    text_of,
 )
 from omni_media.api import Limits, MediaSource, Samples, sound
-from omni_torch.api import StepScheduler
+from omni_transformers.calls.batch import Calls
 from omni_transformers.calls.choice import calls_of
-from omni_transformers.calls.lines import turn_in_process
+from omni_transformers.calls.lines import Line, turn_in_process
 from omni_transformers.interleaved import Interleaved
-from omni_transformers.speak.speaker import Asked, Loading, Speaker, Spoken, Together, sentences
-from omni_transformers.speak.speaks import GROUP
+from omni_transformers.speak.speaker import Asked, BySentence, Loading, Speaker, Spoken, Together
+from omni_transformers.speak.speaks import GROUP, MOST_CHARACTERS
 from omni_transformers.speak.turns import Noise
+from omni_transformers.speak.written import TextScheduler, Written
 
 RECORDING = Limits(max_audio_seconds=60.0)
 """Of a voice."""
@@ -50,6 +50,7 @@ def create_speaker(
     max_running: int = 8,
     max_batch_size: int | None = None,
     kv_cache_mb: int | None = None,
+    max_characters: int = MOST_CHARACTERS,
 ) -> Scheduler:
     """Return the stage of a model that speaks.
 
@@ -59,6 +60,7 @@ def create_speaker(
         max_running: requests that speak at one time; further ones wait.
         max_batch_size: sentences that a :class:`Together` speaks at once; by default 8 on a GPU. A CPU gains nothing by more than 1.
         kv_cache_mb: of the engine's cache.
+        max_characters: of a text that is still being written.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded, or does not fit the backend.
@@ -66,61 +68,98 @@ def create_speaker(
     made: Spoken = load(speaker)(Loading(model_path, device, dtype, vocoder, voices))
     if isinstance(made, Together):
         most = max_batch_size or (1 if device == "cpu" else 8)
-        return SideBySide(made, device, most, max(most, max_running))
+        return SideBySide(made, device, most, max(most, max_running), max_characters)
     assert isinstance(made, Speaker)
-
-    def speak(payload: StagePayload) -> Generator[Any, None, AudioResult]:
-        asked = asked_of(payload.request, made)
-        noise = Noise(asked.given.get(SEED), device)
-        pieces: list[Samples] = []
-        with closing(iter(made.speak(asked))) as sounds:  # type: ignore[type-var]  # speakers are generators
-            while True:
-                with noise(), torch.inference_mode():
-                    try:
-                        piece = next(sounds)
-                    except StopIteration:
-                        break
-                if piece is None or not piece.numel():
-                    yield None
-                    continue
-                pieces.append(_samples(piece))
-                yield AudioChunk(pieces[-1], made.rate)
-        return _whole(pieces, made.rate, asked)
-
     running = 1 if backend == "generate" else max_running
     calls = None
     if made.loop is not None:
         calls = calls_of(made.loop, backend, running, kv_cache_mb)
-    return Interleaved(speak, running, calls)
+    return InTurns(made, device, running, calls, max_characters)
+
+
+class InTurns(TextScheduler[Line], Interleaved):
+    """Speaks piece by piece, in turns.
+
+    Args:
+        model: the loaded model.
+        device: it computes there.
+        calls: see :class:`Interleaved`.
+        max_characters: of a text that is still being written.
+    """
+
+    def __init__(self, model: Speaker, device: str, max_running: int, calls: Calls | None, max_characters: int) -> None:
+        super().__init__(self._speak, max_running, calls, cuts=model.cuts, most_characters=max_characters)
+        self._model, self._device = model, device
+
+    def _speak(self, payload: StagePayload) -> Generator[Any, None, AudioResult]:
+        text = self.texts[payload.request_id]
+        asked = asked_of(payload.request, self._model, text)
+        begin = noise = Noise(asked.given.get(SEED), self._device)
+        pieces: list[Samples] = []
+        for spoken in self._parts(text, asked):
+            if spoken is None:
+                yield None
+                continue
+            if not isinstance(self._model, BySentence):  # each is a speech of its own, in the same voice
+                noise = begin.copy()
+            with closing(iter(spoken)) as sounds:  # type: ignore[type-var]  # speakers are generators
+                while True:
+                    with noise(), torch.inference_mode():
+                        try:
+                            piece = next(sounds)
+                        except StopIteration:
+                            break
+                    if piece is None or not piece.numel():
+                        yield None
+                        continue
+                    pieces.append(_samples(piece))
+                    yield AudioChunk(pieces[-1], self._model.rate)
+        if text.error is not None:
+            raise text.error
+        return _whole(pieces, self._model.rate, asked)
+
+    def _parts(self, text: Written, asked: Asked) -> Iterator[Iterator[torch.Tensor | None] | None]:
+        """Yield the sound of each part of a text; ``None`` where more must be written first."""
+        if text.whole is not None:
+            text.is_speaking = True
+            yield self._model.speak(asked)
+            return
+        while not text.is_spoken:
+            text.is_speaking = False
+            yield None if text.next is None else self._model.say(text.take(), asked)
 
 
 @frozen
 class _Text:
-    """A request of :class:`SideBySide`: the sentences that are left, and the sound of those before."""
+    """A request of :class:`SideBySide`: the text that is left, and the sound of what was before."""
 
     asked: Asked
     noise: Noise
-    sentences: list[str]
+    text: Written
     pieces: list[Samples] = field(factory=list)
 
 
-class SideBySide(StepScheduler[_Text]):
+class SideBySide(TextScheduler[_Text]):
     """Speaks a sentence of each request in every step.
 
     Args:
         model: the loaded model.
         device: it computes there.
+        max_characters: of a text that is still being written.
     """
 
-    def __init__(self, model: Together, device: str, max_batch_size: int, max_running: int) -> None:
-        super().__init__(max_batch_size, max_running)
+    def __init__(
+        self, model: Together, device: str, max_batch_size: int, max_running: int, max_characters: int
+    ) -> None:
+        super().__init__(max_batch_size, max_running, cuts=model.cuts, most_characters=max_characters)
         self._model, self._device = model, device
 
     def begin(self, payload: StagePayload) -> _Text:
-        asked = asked_of(payload.request, self._model)
+        text = self.texts[payload.request_id]
+        asked = asked_of(payload.request, self._model, text)
         with turn_in_process():
             noise = Noise(asked.given.get(SEED), self._device)
-        return _Text(asked, noise, sentences(asked.text))
+        return _Text(asked, noise, text)
 
     def key(self, state: _Text) -> str:
         return "sentence"
@@ -128,19 +167,24 @@ class SideBySide(StepScheduler[_Text]):
     def step(self, states: list[_Text]) -> list[_Text]:
         noises = [state.noise.copy() for state in states]
         with turn_in_process(), torch.inference_mode():
-            sounds = self._model.say_all([(state.sentences[0], state.asked) for state in states], noises)
+            sounds = self._model.say_all([(state.text.next or "", state.asked) for state in states], noises)
+        for state in states:
+            state.text.take()
+            state.text.is_speaking = False
         return [
-            _Text(state.asked, noise, state.sentences[1:], [*state.pieces, _samples(sound)])
+            _Text(state.asked, noise, state.text, [*state.pieces, _samples(sound)])
             for state, noise, sound in zip(states, noises, sounds, strict=True)
         ]
 
     def is_done(self, state: _Text) -> bool:
-        return not state.sentences
+        return state.text.is_spoken
 
     def progress(self, state: _Text) -> AudioChunk | None:
         return AudioChunk(state.pieces[-1], self._model.rate) if len(state.pieces[-1]) else None
 
     def finish(self, state: _Text) -> AudioResult:
+        if state.text.error is not None:
+            raise state.text.error
         return _whole(state.pieces, self._model.rate, state.asked)
 
 
@@ -151,28 +195,17 @@ def _samples(piece: torch.Tensor) -> Samples:
 
 def _whole(pieces: list[Samples], rate: int, asked: Asked) -> AudioResult:
     samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
-    return AudioResult(samples, rate, notices=asked.notices)
+    return AudioResult(samples, rate, notices=[*dict.fromkeys(asked.notices)])
 
 
-def asked_of(request: OmniRequest, model: Spoken) -> Asked:
+def asked_of(request: OmniRequest, model: Spoken, text: Written) -> Asked:
     """Read a request to a model.
 
     Raises:
-        InvalidRequestError: there is nothing to speak, or a recording is not readable.
+        InvalidRequestError: a recording is not readable.
     """
-    messages = request.inputs.get("messages") if isinstance(request.inputs, dict) else None
-    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
-        raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': 'user', 'content': ...}")
-    where = f"messages[{len(messages) - 1}].content"
-    content = messages[-1].get("content")
-    for number, part in enumerate(content if isinstance(content, list) else []):
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InvalidRequestError(f"{where}[{number}]: this model speaks text and takes nothing else")
-    text = text_of(messages[-1]).strip()
-    if not text:
-        raise InvalidRequestError(f"{where}: there is nothing to speak")
     reference = None
-    references = request.inputs.get("references") or []
+    references = (request.inputs or {}).get("references") or []
     if (
         not isinstance(references, list)
         or len(references) > 1
@@ -187,4 +220,4 @@ def asked_of(request: OmniRequest, model: Spoken) -> Asked:
             each.get("text") or None,
         )
     given = dict(request.params.get(GROUP, {}))
-    return Asked(text, request.metadata.get(VOICE), given, reference)
+    return Asked(text.whole or "", request.metadata.get(VOICE), given, reference)

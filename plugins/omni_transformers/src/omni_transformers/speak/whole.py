@@ -93,6 +93,8 @@ class SeamlessV2(Seamless):
 class MusicGen(Speaker):
     """MusicGen and MusicGen Melody: the sound that a text describes, as one piece."""
 
+    cuts = False
+
     def __init__(self, loading: Loading) -> None:
         self._model: Any = loading.model()
         self._tokenizer = load_processor(loading.model_path, "AutoTokenizer")
