@@ -333,8 +333,8 @@ class RequestMachine:
         if tracked is None:
             return []
         if not info.peer_died:
-            error = error_of(info, tracked.request_id)
-            return self._end(tracked, RequestState.FAILED, error, now, keeps_events=True)
+            tracked.keeps_events = True
+            return self._fail(tracked, info, now)
         # The report about that death is under way and may run the request again; this only makes sure that it ends.
         stage, reason = info.stage or "", info.message
 
@@ -370,16 +370,7 @@ class RequestMachine:
     def _fail(self, tracked: TrackedRequest, info: ErrorInfo, now: float) -> list[Action]:
         return self._end(tracked, RequestState.FAILED, error_of(info, tracked.request_id), now)
 
-    def _end(
-        self,
-        tracked: TrackedRequest,
-        state: RequestState,
-        error: OmniError | None,
-        now: float,
-        *,
-        keeps_events: bool = False,
-    ) -> list[Action]:
-        """End a request. ``keeps_events``: its client reads what was streamed before the error comes."""
+    def _end(self, tracked: TrackedRequest, state: RequestState, error: OmniError | None, now: float) -> list[Action]:
         if tracked.is_over:
             return []
         if was_running := self._attempts.pop(tracked.attempt_id, None) is not None:
@@ -390,13 +381,10 @@ class RequestMachine:
         self._ended[tracked.request_id] = state
         if len(self._ended) > REMEMBERED_IDS:
             self._ended.popitem(last=False)
-        actions: list[Action] = []
-        if error is not None:
-            if not keeps_events:
-                tracked.events.clear()
-            if was_running:
-                actions.append(Withdraw(tracked.attempt_id))
-        else:
+        actions: list[Action] = [Withdraw(tracked.attempt_id)] if was_running and error is not None else []
+        if error is not None and not tracked.keeps_events:
+            tracked.events.clear()
+        if error is None:
             if self._suspects.knows_any(now):
                 self._suspects.absolve(self._content_of(tracked))
             self._suspects.completed()

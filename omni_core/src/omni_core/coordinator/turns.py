@@ -90,18 +90,10 @@ class AdmittingMachine(RequestMachine):
         self._policy.begun(tracked.request_id, stages, tracked.since, now, is_heard=tracked.wants_partial)
         return super()._start(tracked, now)
 
-    def _end(
-        self,
-        tracked: TrackedRequest,
-        state: RequestState,
-        error: OmniError | None,
-        now: float,
-        *,
-        keeps_events: bool = False,
-    ) -> list[Action]:
+    def _end(self, tracked: TrackedRequest, state: RequestState, error: OmniError | None, now: float) -> list[Action]:
         self._policy.ended(tracked.request_id, now)
         self._heard.pop(tracked.request_id, None)
-        return [*super()._end(tracked, state, error, now, keeps_events=keeps_events), *self._release(now)]
+        return [*super()._end(tracked, state, error, now), *self._release(now)]
 
     def _release(self, now: float) -> list[Action]:
         """Begin those whose turn has come."""
