@@ -43,7 +43,7 @@ def own_text(source: Source, dtype: str, payload: StagePayload, samples: Samples
         audio = samples if source.architecture.form == "seq2seq" else [samples]
         inputs = processor(audio=audio, sampling_rate=rate, return_tensors="pt", **told)
     inputs = inputs.to(model.device, model.dtype)
-    if source.architecture.form == "transducer":
+    if hasattr(model.config, "max_symbols_per_step"):
         frames = inputs["input_features"].shape[1] // model.config.encoder_config.subsampling_factor + 2
         further["max_new_tokens"] = model.config.max_symbols_per_step * frames
     decode = getattr(processor, "batch_decode", processor.tokenizer.batch_decode)

@@ -1,0 +1,109 @@
+"""Networks that write a token for each frame of sound."""
+
+from __future__ import annotations
+
+import omni_transformers.stand_ins.first  # noqa: F401
+
+# isort: split
+
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from omni_core.api import ARRequest, OmniRequest, RandomStream
+from omni_torch.api import sample, sampling_from
+from omni_transformers.checkpoints import Source
+from omni_transformers.loading import load_model
+from omni_transformers.recognise.declaration import group
+from omni_transformers.recognise.live import Network, Sound, Stream
+from omni_transformers.recognise.live_parts import Together
+from omni_transformers.recognise.live_text import Token
+
+
+@define(eq=False)
+class Framed(Stream):
+    """A stream.
+
+    Attributes:
+        choice: chooses its tokens, and has them.
+        sequences: its names in the network's transformers.
+        pieces: that are computed.
+        ends: what convolutions see again.
+        is_over: the network has ended the text.
+    """
+
+    choice: ARRequest
+    sequences: list[str]
+    pieces: int = 0
+    ends: dict[Hashable, torch.Tensor] = field(factory=dict)
+    is_over: bool = False
+
+
+class FrameByFrame(Network[Framed]):
+    """A network that writes a token after each frame of sound, of what it has heard and written before.
+
+    A stream holds the keys and values within the windows of two transformers, the ends of convolutions, less than a frame of sound, and the
+    ids of its tokens. Positions are relative within a window: it goes on for ever.
+
+    Raises:
+        ConfigError: the checkpoint cannot be loaded.
+    """
+
+    _transformers: list[Together]
+
+    def __init__(self, source: Source, device: str, dtype: str) -> None:
+        self.model = load_model(str(source.folder), dtype, device)
+        self.group, self.device = group(source), self.model.device
+        ends = self.model.generation_config.eos_token_id
+        self._ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+    @abstractmethod
+    def count(self, samples: int) -> int:
+        """Return the pieces of a sound of so many samples."""
+
+    @abstractmethod
+    def needed(self, piece: int) -> int:
+        """Return the samples that must have come before a piece is computed, where more follow."""
+
+    @abstractmethod
+    def run(self, streams: Sequence[Framed]) -> list[torch.Tensor]:
+        """Compute the next piece of streams; return the logits ``[vocab]`` of each."""
+
+    def begin(self, asked: dict[str, Any]) -> Framed:
+        given = {name: value for name, value in asked.items() if value is not None}
+        params = sampling_from(given, f"params.{self.group.name}", stop_ids=self._ends)
+        choice = ARRequest("", OmniRequest(), [], params, random=RandomStream(params.seed))
+        return Framed(Sound(), asked, choice, [each.begin() for each in self._transformers])
+
+    def end(self, stream: Framed) -> None:
+        for each, name in zip(self._transformers, stream.sequences, strict=True):
+            each.end(name)
+
+    def next(self, stream: Framed) -> Hashable:
+        is_there = (
+            stream.pieces < self.count(stream.sound.count)
+            if stream.sound.ended
+            else stream.sound.count >= self.needed(stream.pieces)
+        )
+        return min(stream.pieces, 2) + 1 if is_there and not stream.is_over else None
+
+    def until(self, stream: Framed) -> float:
+        return stream.sound.count / self.rate
+
+    def hear(self, streams: Sequence[Framed]) -> list[list[Token] | Exception]:
+        heard = [self._chosen(*each) for each in zip(streams, self.run(streams), strict=True)]
+        for stream in streams:
+            stream.pieces += 1
+        return heard
+
+    def _chosen(self, stream: Framed, logits: torch.Tensor) -> list[Token] | Exception:
+        try:
+            [token] = sample(logits.unsqueeze(0), [stream.choice])
+        except FloatingPointError as error:
+            return error
+        stream.choice.output_ids.append(token)
+        stream.is_over = token in stream.choice.sampling.stop_ids
+        return [Token(token, 0.0, 0.0)]
