@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers import AutoFeatureExtractor
 
 from omni_transformers.checkpoints import Source
 from omni_transformers.recognise.live_frames import FrameByFrame, Framed
 from omni_transformers.recognise.live_parts import Embedded, Ends, Together
+from omni_transformers.recognise.processors import feature_extractor_of
 from omni_transformers.recognise.tekken import Tekken
 
 
@@ -33,15 +33,12 @@ class VoxtralRealtime(FrameByFrame):
     def __init__(self, source: Source, device: str, dtype: str, running: int) -> None:
         super().__init__(source, device, dtype)
         self.tokenizer: Any = Tekken(source.folder)
-        self._features = AutoFeatureExtractor.from_pretrained(
-            source.folder, local_files_only=True, trust_remote_code=False
-        )
+        self._features = feature_extractor_of(source)
         self.rate: int = self._features.sampling_rate
         self._hop, self._half = self._features.hop_length, self._features.n_fft // 2
         self._time = told = self.tokenizer.streaming
         self._frames: int = self.model.config.audio_length_per_tok
-        pad = self.tokenizer.convert_tokens_to_ids("[STREAMING_PAD]")
-        self._prompt = [self.tokenizer.convert_tokens_to_ids("<s>"), *[pad] * (told.before + told.delay)]
+        self._prompt = self.tokenizer.prompt
         inner, config = self.model.model, self.model.config
         time = torch.full((1,), float(told.delay), device=self.device, dtype=self.model.dtype)
         with torch.inference_mode():

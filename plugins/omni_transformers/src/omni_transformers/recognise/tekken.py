@@ -40,6 +40,10 @@ class Streaming:
 class Tekken:
     """The tokens of a checkpoint. Special ones have the first ids.
 
+    Attributes:
+        streaming: the settings of its sound.
+        prompt: the tokens before the first one that is written.
+
     Raises:
         ConfigError: the file is missing, or does not say what is needed.
     """
@@ -53,16 +57,14 @@ class Tekken:
             self._special = int(told["config"]["default_num_special_tokens"])
             size = int(told["config"]["default_vocab_size"]) - self._special
             self._bytes = [base64.b64decode(each["token_bytes"]) for each in told["vocab"][:size]]
-            self._ids = {str(each["token_str"]): int(each["rank"]) for each in told["special_tokens"]}
+            ids = {str(each["token_str"]): int(each["rank"]) for each in told["special_tokens"]}
             self.streaming = _streaming(told["audio"])
+            silent = self.streaming.before + self.streaming.delay
+            self.prompt = [ids["<s>"], *[ids["[STREAMING_PAD]"]] * silent]
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{path}: not the tokenizer of sound that streams: {type(error).__name__}: {error}"
             ) from error
-
-    def convert_tokens_to_ids(self, token: str) -> int:
-        """Return the id of a special token. Raises KeyError: there is none."""
-        return self._ids[token]
 
     def decode(self, ids: Sequence[int], **options: Any) -> str:
         """Return the text of tokens, without special ones. Characters do not go on behind a special token."""
