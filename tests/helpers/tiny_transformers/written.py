@@ -76,6 +76,8 @@ def written(name: str, model: Any, processor: Any, samples: np.ndarray) -> tuple
         further["tgt_lang"] = "deu"
     if name == "WhisperForConditionalGeneration":
         further["task"] = "transcribe"
+    if hasattr(model.config, "max_symbols_per_step"):  # its own limit may leave the last one out
+        further["max_new_tokens"] = 1000
     with torch.inference_mode():
         if table()[name].form == "ctc" and not hasattr(model, "generate"):
             ids = model(**inputs).logits.argmax(-1)
