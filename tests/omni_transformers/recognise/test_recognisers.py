@@ -139,10 +139,10 @@ def test_a_token_on_both_sides_of_a_bound_is_one(
     assert result.words == [Word("a", 0.0, 6.0)]
 
 
-@pytest.mark.parametrize("name", ["ParakeetForTDT"], indirect=True)
+@pytest.mark.parametrize("name", ["ParakeetForTDT", "NemotronAsrStreamingForRNNT"], indirect=True)
 def test_words_of_a_transducer_have_the_times_of_its_processor(scheduler: Scheduler, name: str) -> None:
     folder = checkpoint(name)
-    model, processor = transformers.ParakeetForTDT.from_pretrained(folder), AutoProcessor.from_pretrained(folder)
+    model, processor = getattr(transformers, name).from_pretrained(folder), AutoProcessor.from_pretrained(folder)
     inputs = processor(tone(1.5), sampling_rate=16_000)
     made = model.generate(**inputs, return_dict_in_generate=True)
     _, [times] = processor.decode(made.sequences, durations=made.durations, skip_special_tokens=True)

@@ -56,6 +56,7 @@ class FrameByFrame(Network[Framed]):
 
     def __init__(self, source: Source, device: str, dtype: str) -> None:
         self.model = load_model(str(source.folder), dtype, device)
+        load_model.cache_clear()  # its layers are packed: it is nobody else's
         self.group, self.device = group(source), self.model.device
         ends = self.model.generation_config.eos_token_id
         self._ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
@@ -89,9 +90,6 @@ class FrameByFrame(Network[Framed]):
             else stream.sound.count >= self.needed(stream.pieces)
         )
         return min(stream.pieces, 2) + 1 if is_there and not stream.is_over else None
-
-    def until(self, stream: Framed) -> float:
-        return stream.sound.count / self.rate
 
     def hear(self, streams: Sequence[Framed]) -> list[list[Token] | Exception]:
         heard = [self._chosen(*each) for each in zip(streams, self.run(streams), strict=True)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from omni_core.api import Scheduler
+from omni_core.api import ConfigError, Scheduler
 from omni_transformers.checkpoints import Source, read
 from omni_transformers.recognise.live import Live, Network
 from omni_transformers.recognise.live_kyutai import Kyutai
 from omni_transformers.recognise.live_transducer import StreamingTransducer
 from omni_transformers.recognise.live_voxtral import VoxtralRealtime
+from omni_transformers.words.engine_layers import Unfit
 
 NETWORKS: dict[str, Callable[[Source, str, str, int], Network[Any]]] = {
     "KyutaiSpeechToTextForConditionalGeneration": Kyutai,
@@ -37,4 +38,8 @@ def create_live(
         ConfigError: the checkpoint cannot be loaded.
     """
     source = read(model_path)
-    return Live(NETWORKS[source.architecture.name](source, device, dtype, max_running), max_audio_seconds, max_running)
+    try:
+        network = NETWORKS[source.architecture.name](source, device, dtype, max_running)
+    except Unfit as unfit:
+        raise ConfigError(f"{model_path}: does not fit the engine: {'; '.join(unfit.reasons)}") from unfit
+    return Live(network, max_audio_seconds, max_running)
