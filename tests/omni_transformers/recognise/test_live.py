@@ -240,7 +240,7 @@ def test_what_is_no_sound_fails_its_request() -> None:
 
 
 class TestItIsASchedulerOfStreams(StreamedInputConformance):
-    """What every scheduler does whose input may come as a stream."""
+    """The suite of schedulers whose input may come as a stream."""
 
     def make(self) -> Live:
         return made(32)

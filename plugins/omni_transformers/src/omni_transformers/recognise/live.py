@@ -65,7 +65,7 @@ class Sound:
 
 @define(eq=False)
 class Stream:
-    """What a network knows of one sound. A network adds what it needs."""
+    """One sound, as a network knows it. A network adds what it needs."""
 
     sound: Sound
     asked: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What several streams compute together: convolutions that go on, and causal transformers over a paged cache."""
+"""Parts that several streams compute together: convolutions that go on, and causal transformers over a paged cache."""
 
 from __future__ import annotations
 
