@@ -37,10 +37,11 @@ class Sound:
     Attributes:
         count: samples that have come.
         ended: no more will come.
+        is_recording: all of it has come at once.
     """
 
     def __init__(self) -> None:
-        self.count, self.ended = 0, False
+        self.count, self.ended, self.is_recording = 0, False, False
         self._kept: list[Samples] = []
         self._begin = 0
 
@@ -168,7 +169,7 @@ class Live(StreamingScheduler[_Request]):
             state.live = LiveSound(network.rate, self._seconds)
         else:
             state.stream.sound.add(recording(payload.request, network.rate, self._seconds or SECONDS))
-            state.stream.sound.ended = True
+            state.stream.sound.ended = state.stream.sound.is_recording = True
 
     def on_chunk(self, state: _Request, chunk: Any, metadata: dict[str, Any] | None) -> None:
         if state.live is None:

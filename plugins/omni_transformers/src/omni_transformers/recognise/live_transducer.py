@@ -28,6 +28,9 @@ from omni_transformers.recognise.text import UNSPACED
 
 Kept = tuple[torch.Tensor, torch.Tensor]
 
+AT_ONCE = 8
+"""Parts of a recording that are heard in one call; of a live stream it is one."""
+
 
 @define(eq=False)
 class _Heard(Stream):
@@ -74,7 +77,7 @@ class _Ends(Ends):
 
 
 class StreamingTransducer(Network[_Heard]):
-    """A transducer whose encoder hears ``1 + lookahead`` of its frames at a time, and a limited number before them.
+    """A transducer whose encoder hears parts of ``1 + lookahead`` of its frames, and a limited number before each.
 
     A stream holds the keys and values of ``sliding_window - 1`` frames, the ends of convolutions, and the sound of one piece. Positions are
     relative: it goes on for ever.
@@ -108,7 +111,8 @@ class StreamingTransducer(Network[_Heard]):
         return str(asked.get("language")).split("-")[0] not in UNSPACED
 
     def next(self, stream: _Heard) -> _Piece | None:
-        most = self._factor * (1 + self._ahead) - (0 if stream.mel else self._factor - 1)
+        parts = AT_ONCE if stream.sound.is_recording else 1
+        most = self._factor * (1 + self._ahead) * parts - (0 if stream.mel else self._factor - 1)
         held = stream.attended[0][0].shape[2] if stream.attended else 0
         if not stream.sound.ended:
             needed = (stream.mel + most - 1) * self._hop + self._half
