@@ -7,6 +7,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 # isort: split
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from omni_transformers.recognise.live import Network, Sound, Stream
 from omni_transformers.recognise.live_parts import Together
 from omni_transformers.recognise.live_text import Token
 
+AT_ONCE = 16
+"""Pieces of a recording that are heard in one call."""
+
 
 @define(eq=False)
 class Framed(Stream):
@@ -32,6 +36,7 @@ class Framed(Stream):
         sequences: its names in the network's transformers.
         pieces: that are computed.
         ends: what convolutions see again.
+        ahead: what is heard at the next pieces.
         is_over: the network has ended the text.
     """
 
@@ -39,6 +44,7 @@ class Framed(Stream):
     sequences: list[str]
     pieces: int = 0
     ends: dict[Hashable, torch.Tensor] = field(factory=dict)
+    ahead: list[torch.Tensor] = field(factory=list)
     is_over: bool = False
 
 
@@ -70,8 +76,12 @@ class FrameByFrame(Network[Framed]):
         """Return the samples that must have come before a piece is computed, where more follow."""
 
     @abstractmethod
-    def run(self, streams: Sequence[Framed]) -> list[torch.Tensor]:
-        """Compute the next piece of streams; return the logits ``[vocab]`` of each."""
+    def heard(self, streams: Sequence[Framed], count: int) -> torch.Tensor:
+        """Return what streams hear at their next pieces, ``[batch, count, n, ...]``, with ``n`` positions of the decoder in each."""
+
+    @abstractmethod
+    def written(self, streams: Sequence[Framed], heard: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the logits ``[vocab]`` of the next token of streams. ``heard``: at its piece, ``[n, ...]``."""
 
     def begin(self, asked: dict[str, Any]) -> Framed:
         given = {name: value for name, value in asked.items() if value is not None}
@@ -92,10 +102,23 @@ class FrameByFrame(Network[Framed]):
         return min(stream.pieces, 2) + 1 if is_there and not stream.is_over else None
 
     def hear(self, streams: Sequence[Framed]) -> list[list[Token] | Exception]:
-        heard = [self._chosen(*each) for each in zip(streams, self.run(streams), strict=True)]
+        groups: defaultdict[int, list[Framed]] = defaultdict(list)
+        for stream in streams:
+            if not stream.ahead:
+                groups[self._at_once(stream)].append(stream)
+        for count, behind in groups.items():
+            for stream, made in zip(behind, self.heard(behind, count), strict=True):
+                stream.ahead = [*made]
+        logits = self.written(streams, [each.ahead.pop(0) for each in streams])
+        tokens = [self._chosen(*each) for each in zip(streams, logits, strict=True)]
         for stream in streams:
             stream.pieces += 1
-        return heard
+        return tokens
+
+    def _at_once(self, stream: Framed) -> int:
+        """Return how many pieces of a stream are heard at once: of a recording several, behind the first one."""
+        is_more = stream.sound.is_recording and stream.pieces
+        return min(AT_ONCE, self.count(stream.sound.count) - stream.pieces) if is_more else 1
 
     def _chosen(self, stream: Framed, logits: torch.Tensor) -> list[Token] | Exception:
         try:

@@ -66,31 +66,27 @@ class Kyutai(FrameByFrame):
     def needed(self, piece: int) -> int:
         return piece * self._frame - self._before
 
-    def run(self, streams: Sequence[Framed]) -> list[torch.Tensor]:
-        if streams[0].pieces:
-            codes = self._codes(streams)
-            last = [each.choice.output_ids[-1] for each in streams]
-        else:
-            codes = torch.full((len(streams), 1, self._books), self._silence, device=self.device)
-            last = [self._begin] * len(streams)
-        ids = torch.cat([torch.tensor(last, device=self.device).view(-1, 1, 1), codes], 2)
-        _, logits = self._written.run(
-            [each.sequences[1] for each in streams], [{"input_ids": each} for each in ids.split(1)]
-        )
-        return logits
-
-    def _codes(self, streams: Sequence[Framed]) -> torch.Tensor:
-        """Return the codes of the next frames, ``[batch, 1, codebooks]``."""
+    def heard(self, streams: Sequence[Framed], count: int) -> torch.Tensor:
+        """Return the codes of the next frames, ``[batch, count, 1, codebooks]``; before the first, those of no sound."""
+        if not streams[0].pieces:
+            return torch.full((len(streams), 1, 1, self._books), self._silence, device=self.device)
         encoder, ends = self._codec.encoder, _Mimi([each.ends for each in streams], self._layers)
-        sound = torch.stack([torch.from_numpy(self._samples(each)) for each in streams]).unsqueeze(1)
+        sound = torch.stack([torch.from_numpy(self._samples(each, count)) for each in streams]).unsqueeze(1)
         states = encoder.encoder_seanet(sound.to(self.device, self._codec.dtype), padding_cache=ends).transpose(1, 2)
         given = [{"inputs_embeds": each} for each in states.split(1)]
         states = torch.stack(self._heard.run([each.sequences[0] for each in streams], given)[0]).transpose(1, 2)
         if encoder.downsample is not None:
             states = encoder.downsample(states, padding_cache=ends)
         codes: torch.Tensor = self._codec.quantizer.encode(states).permute(1, 2, 0)
-        return codes
+        return codes.unsqueeze(2)
 
-    def _samples(self, stream: Framed) -> Any:
+    def written(self, streams: Sequence[Framed], heard: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        last = [each.choice.output_ids[-1] if each.pieces else self._begin for each in streams]
+        ids = torch.cat([torch.tensor(last, device=self.device).view(-1, 1, 1), torch.stack([*heard])], 2)
+        names = [each.sequences[1] for each in streams]
+        return self._written.run(names, [{"input_ids": each} for each in ids.split(1)])[1]
+
+    def _samples(self, stream: Framed, count: int) -> Any:
         begin = (stream.pieces - 1) * self._frame - self._before
-        return stream.sound.cut(begin, begin + self._frame, begin + self._frame)
+        end = begin + count * self._frame
+        return stream.sound.cut(begin, end, end)

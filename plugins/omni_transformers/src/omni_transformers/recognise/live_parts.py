@@ -17,7 +17,7 @@ from omni_core.api import AttentionForm, RequestTooLargeError
 from omni_torch.api import PagedSequences
 from omni_transformers.calls.packed import Packed
 
-PIECE = 64
+PIECE = 128
 """Positions of the longest piece, of which there is room beside a window."""
 
 

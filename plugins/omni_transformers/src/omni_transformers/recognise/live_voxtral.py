@@ -9,8 +9,8 @@ import omni_transformers.stand_ins.first  # noqa: F401
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch.nn import functional
 
 from omni_transformers.checkpoints import Source
 from omni_transformers.recognise.live_frames import FrameByFrame, Framed
@@ -63,38 +63,33 @@ class VoxtralRealtime(FrameByFrame):
     def _mel_end(self, piece: int) -> int:
         return (len(self._prompt) + piece) * self._frames
 
-    def run(self, streams: Sequence[Framed]) -> list[torch.Tensor]:
-        ids = [[each.choice.output_ids[-1]] if each.pieces else self._prompt for each in streams]
+    def heard(self, streams: Sequence[Framed], count: int) -> torch.Tensor:
+        """Return what is added to the next tokens, ``[batch, count, n, hidden]``."""
         inner = self.model.model
-        given = inner.get_input_embeddings()(torch.tensor(ids, device=self.device)) + self._sound(streams)
-        names = [each.sequences[1] for each in streams]
-        return self._written.run(names, [{"inputs_embeds": each} for each in given.split(1)])[1]
-
-    def _sound(self, streams: Sequence[Framed]) -> torch.Tensor:
-        """Return what is heard at the next tokens, ``[batch, n, hidden]``."""
-        inner = self.model.model
-        mel = torch.cat([self._mel(each) for each in streams]).to(self.device, self.model.dtype)
+        mel = torch.cat([self._mel(each, count) for each in streams]).to(self.device, self.model.dtype)
         states = inner.audio_tower.embedder(mel, _Ends([each.ends for each in streams]))
         given = [{"inputs_embeds": each} for each in states.split(1)]
         states = torch.stack(self._heard.run([each.sequences[0] for each in streams], given)[0])
-        made: torch.Tensor = inner.multi_modal_projector(
-            states.reshape(len(states), -1, inner.multi_modal_projector.linear_1.in_features)
-        )
-        return made
+        width = inner.multi_modal_projector.linear_1.in_features
+        made: torch.Tensor = inner.multi_modal_projector(states.reshape(len(states), -1, width))
+        return made.unflatten(1, (count, -1))
 
-    def _mel(self, stream: Framed) -> torch.Tensor:
-        """Return the next features, ``[1, bins, n]``."""
+    def written(self, streams: Sequence[Framed], heard: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        ids = [[each.choice.output_ids[-1]] if each.pieces else self._prompt for each in streams]
+        given = self.model.model.get_input_embeddings()(torch.tensor(ids, device=self.device)) + torch.stack([*heard])
+        names = [each.sequences[1] for each in streams]
+        return self._written.run(names, [{"inputs_embeds": each} for each in given.split(1)])[1]
+
+    def _mel(self, stream: Framed, count: int) -> torch.Tensor:
+        """Return the features of the next pieces, ``[1, bins, n]``."""
         first = self._mel_end(stream.pieces - 1) if stream.pieces else 0
-        before = self._time.before * self._time.samples
+        # A frame begins half a window before its place, and the sound behind the silence before it.
         begin, end = (
-            first * self._hop - self._half - before,
-            (self._mel_end(stream.pieces) - 1) * self._hop + self._half - before,
+            each * self._hop - self._half - self._time.before * self._time.samples
+            for each in (first, self._mel_end(stream.pieces + count - 1))
         )
-        needed = self._mel_end(stream.pieces) * self._hop - self._half - before
-        samples = functional.pad(
-            torch.from_numpy(stream.sound.cut(begin, end, needed)), (0, self._hop)
-        )  # it drops a frame
-        made: torch.Tensor = self._features(
-            samples.numpy(), sampling_rate=self.rate, center=False, return_tensors="pt"
-        ).input_features
+        samples = stream.sound.cut(begin, end - self._hop + 2 * self._half, end)
+        samples = np.pad(samples, (0, self._hop))  # the last frame is dropped
+        told = {"sampling_rate": self.rate, "center": False, "return_tensors": "pt"}
+        made: torch.Tensor = self._features(samples, **told).input_features
         return made
