@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from tiny_transformers import checkpoint, recognisers
 from tiny_transformers.live import KYUTAI, VOXTRAL, tekken
 from tiny_transformers.tiny_whisper import tone
@@ -58,7 +59,7 @@ def test_frames_are_those_of_the_whole_sound(name: str, ahead: int, window: int)
     try:
         config.sliding_window = model.config.encoder_config.sliding_window = window
         found = network(name)
-        found._ahead = found._processor.default_num_lookahead_tokens = ahead
+        found._ahead = ahead
         for count in (1, 160, 161, 1000, 16_800, 17_920, 70_123, 70_200):
             samples, stream = tone(count / 16_000, 1), begun(found, name)
             stream.sound.add(samples)
@@ -70,7 +71,8 @@ def test_frames_are_those_of_the_whole_sound(name: str, ahead: int, window: int)
                 stream.seen += parts[-1].shape[1]
                 stream.is_over = piece.is_last
             language = {"language": LANGUAGE[name]} if name in LANGUAGE else {}
-            whole = model.get_audio_features(**found._processor(audio=samples, sampling_rate=16_000, **language))
+            inputs = found._processor(audio=samples, sampling_rate=16_000, **language)
+            whole = model.get_audio_features(**{**inputs, "num_lookahead_tokens": ahead})
             expected = whole.pooler_output[:, : int(whole.attention_mask.sum())]
             torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=1e-3, atol=1e-3)
     finally:
@@ -150,6 +152,22 @@ def test_the_end_of_a_sound_is_kept() -> None:
     assert sound.cut(20, 70, 60).tolist() == whole[20:70].tolist()
     assert sum(map(len, sound._kept)) == 40
     assert sound.cut(98, 103, 98).tolist() == [99, 100, 0, 0, 0]
+    sound.close()
+    sound.add(whole)
+    assert (sound.count, sound._kept) == (200, [])
+
+
+def test_a_text_that_has_ended_hears_no_further() -> None:
+    found = network(VOXTRAL)
+    stream, samples = begun(found, VOXTRAL), tone(2.0, 1)
+    stream.sound.add(samples)
+    hear(found, stream)
+    ids = stream.choice.output_ids  # type: ignore[attr-defined]
+    stopped: Any = found.begin({})
+    stopped.choice.sampling = evolve(stopped.choice.sampling, stop_ids=frozenset({ids[4]}))
+    stopped.sound.add(samples)
+    assert hear(found, stopped) == ids.index(ids[4]) + 1
+    assert (stopped.choice.output_ids, stopped.sound._kept) == (ids[: ids.index(ids[4]) + 1], [])
 
 
 def test_settings_of_voxtral_are_those_of_its_own_tokenizer(tmp_path: Path) -> None:

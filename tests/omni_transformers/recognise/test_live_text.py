@@ -64,6 +64,14 @@ def test_a_word_that_ends_behind_what_is_heard_waits() -> None:
     assert last.words == [Word("a", 0.0, 0.8), Word("b", 0.0, 0.8)]
 
 
+def test_a_long_silence_is_not_kept() -> None:
+    written = Written(TOKENIZER)
+    a, pad, b = TOKENIZER.encode("a<pad>b", add_special_tokens=False)
+    written.add([Token(a, 0.0, 0.1), *[Token(pad, 0.1, 0.2)] * 1000, Token(b, 0.2, 0.3)], 0.3)
+    assert written.text == "ab"
+    assert written._pieces._ids == [a, pad, b]
+
+
 @pytest.mark.parametrize(("timestamps", "words", "count"), [("none", [], 0), ("segment", [], 1), ("word", ["ab"], 1)])
 def test_times_come_as_they_are_asked_for(timestamps: str, words: list[str], count: int) -> None:
     _, written = told("ab", [1], timestamps)

@@ -38,17 +38,23 @@ class Sound:
         count: samples that have come.
         ended: no more will come.
         is_recording: all of it has come at once.
+        closed: it is heard no further.
     """
 
     def __init__(self) -> None:
-        self.count, self.ended, self.is_recording = 0, False, False
+        self.count, self.ended, self.is_recording, self.closed = 0, False, False, False
         self._kept: list[Samples] = []
         self._begin = 0
 
     def add(self, samples: Samples) -> None:
         """Add samples ``[n]`` at the end."""
         self.count += len(samples)
-        self._kept.append(samples)
+        if not self.closed:
+            self._kept.append(samples)
+
+    def close(self) -> None:
+        """Keep nothing of it, and of what will come only how long it is: its text has ended."""
+        self.closed, self._kept = True, []
 
     def cut(self, begin: int, end: int, needed: int) -> Samples:
         """Return the samples from ``begin`` to ``end``, zeros where there are none; drop those before ``needed``."""

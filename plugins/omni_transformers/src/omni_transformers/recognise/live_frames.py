@@ -37,7 +37,6 @@ class Framed(Stream):
         pieces: that are computed.
         ends: what convolutions see again.
         ahead: what is heard at the next pieces.
-        is_over: the network has ended the text.
     """
 
     choice: ARRequest
@@ -45,7 +44,6 @@ class Framed(Stream):
     pieces: int = 0
     ends: dict[Hashable, torch.Tensor] = field(factory=dict)
     ahead: list[torch.Tensor] = field(factory=list)
-    is_over: bool = False
 
 
 class FrameByFrame(Network[Framed]):
@@ -99,7 +97,7 @@ class FrameByFrame(Network[Framed]):
             if stream.sound.ended
             else stream.sound.count >= self.needed(stream.pieces)
         )
-        return min(stream.pieces, 2) + 1 if is_there and not stream.is_over else None
+        return min(stream.pieces, 2) + 1 if is_there and not stream.sound.closed else None
 
     def hear(self, streams: Sequence[Framed]) -> list[list[Token] | Exception]:
         groups: defaultdict[int, list[Framed]] = defaultdict(list)
@@ -126,5 +124,6 @@ class FrameByFrame(Network[Framed]):
         except FloatingPointError as error:
             return error
         stream.choice.output_ids.append(token)
-        stream.is_over = token in stream.choice.sampling.stop_ids
+        if token in stream.choice.sampling.stop_ids:
+            stream.sound.close()
         return [Token(token, 0.0, 0.0)]

@@ -37,6 +37,7 @@ class Written:
         self.words: list[Word] = []
         self.segments: list[Segment] = []
         self._pieces, self._timestamps, self._spaced = Pieces(tokenizer), timestamps, spaced
+        self._special, self._was_special = {*tokenizer.all_special_ids}, False
         self._space = ""
         self._since: Token | None = None
         self._word: list[tuple[str, float, float]] = []
@@ -51,6 +52,10 @@ class Written:
         """
         text = ""
         for token in tokens:
+            is_special, was_special = token.id in self._special, self._was_special
+            self._was_special = is_special
+            if is_special and was_special:  # one ends a character; a decoder would keep all of a silence
+                continue
             since = self._since or token
             piece = self._pieces(token.id)
             self._since = None if piece else since

@@ -41,6 +41,7 @@ class Tekken:
     """The tokens of a checkpoint. Special ones have the first ids.
 
     Attributes:
+        all_special_ids: those of special tokens.
         streaming: the settings of its sound.
         prompt: the tokens before the first one that is written.
 
@@ -56,6 +57,7 @@ class Tekken:
         try:
             self._special = int(told["config"]["default_num_special_tokens"])
             size = int(told["config"]["default_vocab_size"]) - self._special
+            self.all_special_ids = range(self._special)
             self._bytes = [base64.b64decode(each["token_bytes"]) for each in told["vocab"][:size]]
             ids = {str(each["token_str"]): int(each["rank"]) for each in told["special_tokens"]}
             self.streaming = _streaming(told["audio"])
