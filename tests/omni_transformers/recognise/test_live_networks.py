@@ -142,6 +142,25 @@ def size(found: Network[Any], stream: Any) -> int:
     return blocks + ends + sum(map(len, stream.sound._kept))
 
 
+def test_a_stream_without_a_likeliest_token_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(VOXTRAL)
+    streams = [begun(found, VOXTRAL) for _ in range(2)]
+    for each in streams:
+        each.sound.add(tone(1.0, 1))
+    own = found.written
+
+    def written(streams: Any, heard: Any) -> Any:
+        first, second = own(streams, heard)
+        return [torch.full_like(first, torch.nan), second]
+
+    monkeypatch.setattr(found, "written", written)
+    with torch.inference_mode():
+        failed, heard = found.hear(streams)
+    assert isinstance(failed, FloatingPointError)
+    assert [each.id for each in heard] == streams[1].choice.output_ids  # type: ignore[attr-defined]
+    assert len(heard) == 1
+
+
 def test_the_end_of_a_sound_is_kept() -> None:
     sound, whole = Sound(), np.arange(1, 101, dtype=np.float32)
     for each in np.split(whole, [0, 1, 10, 60]):

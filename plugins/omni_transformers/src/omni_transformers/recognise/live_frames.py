@@ -108,7 +108,7 @@ class FrameByFrame(Network[Framed]):
             for stream, made in zip(behind, self.heard(behind, count), strict=True):
                 stream.ahead = [*made]
         logits = self.written(streams, [each.ahead.pop(0) for each in streams])
-        tokens = [self._chosen(*each) for each in zip(streams, logits, strict=True)]
+        tokens = self._chosen(streams, logits)
         for stream in streams:
             stream.pieces += 1
         return tokens
@@ -118,12 +118,15 @@ class FrameByFrame(Network[Framed]):
         is_more = stream.sound.is_recording and stream.pieces
         return min(AT_ONCE, self.count(stream.sound.count) - stream.pieces) if is_more else 1
 
-    def _chosen(self, stream: Framed, logits: torch.Tensor) -> list[Token] | Exception:
+    def _chosen(self, streams: Sequence[Framed], logits: Sequence[torch.Tensor]) -> list[list[Token] | Exception]:
         try:
-            [token] = sample(logits.unsqueeze(0), [stream.choice])
+            tokens = sample(torch.stack([*logits]), [each.choice for each in streams])
         except FloatingPointError as error:
-            return error
-        stream.choice.output_ids.append(token)
-        if token in stream.choice.sampling.stop_ids:
-            stream.sound.close()
-        return [Token(token, 0.0, 0.0)]
+            if len(streams) == 1:
+                return [error]
+            return [self._chosen([stream], [own])[0] for stream, own in zip(streams, logits, strict=True)]
+        for stream, token in zip(streams, tokens, strict=True):
+            stream.choice.output_ids.append(token)
+            if token in stream.choice.sampling.stop_ids:
+                stream.sound.close()
+        return [[Token(each, 0.0, 0.0)] for each in tokens]
