@@ -410,6 +410,10 @@ def test_turns_are_written_down() -> None:
         "conversation.item.input_audio_transcription.completed",
         "hello",
     )
+    assert session.transcribed(wanted.item, ApiError(503, "late"), {}) == []
+    session.receive(append(voice(0.5)), 0)
+    found = session.receive({"type": "input_audio_buffer.commit"}, 0)
+    wanted = next(action for action in found if isinstance(action, Transcribe))
     (event,) = events(session.transcribed(wanted.item, ApiError(503, "gone"), {}))
     assert event["type"] == "conversation.item.input_audio_transcription.failed"
 

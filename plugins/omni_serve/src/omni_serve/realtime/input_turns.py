@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from attrs import define, field, frozen
 
@@ -25,11 +25,22 @@ class TurnBegun:
 
 
 @frozen
+class TurnSound:
+    """The next sound of the turn in progress, at :data:`INPUT_RATE`."""
+
+    samples: Samples
+
+
+@frozen
 class TurnEnded:
-    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`."""
+    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`; ``rest``: its end, that no :class:`TurnSound` had."""
 
     end_ms: int
     samples: Samples
+    rest: Samples
+
+
+Heard = TurnBegun | TurnSound | TurnEnded
 
 
 @define(eq=False)
@@ -40,14 +51,17 @@ class InputTurns:
         config: of the input.
         most_seconds: of one turn.
         detector: makes the voice detector of a session.
+        is_live: the sound of a turn that is to be written down is handed out while it comes.
     """
 
     config: AudioInput
     most_seconds: float
     detector: Callable[[], Detector]
+    is_live: bool = False
     _sound: InputAudio = field(init=False)
     _buffer: InputBuffer = field(factory=InputBuffer, init=False)
     _turns: TurnDetector | None = field(default=None, init=False)
+    _given: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sound = InputAudio(self.config.format.wire)
@@ -69,18 +83,23 @@ class InputTurns:
         return self._turns is not None and self._turns.speaking
 
     def configure(self, config: AudioInput) -> bool:
-        """Take another configuration; return if turns are found in another way now, which ends the one in progress."""
+        """Take another configuration; return if turns are found in another way now, which ends the one in progress.
+
+        Where they are to be written down in another way, the turn in progress is handed out once more from its beginning.
+        """
         before, self.config = self.config, config
         if config.format != before.format:
             self._buffer.add(self._sound.flush())
             self._sound = InputAudio(config.format.wire)
+        if (config.turn_detection, config.transcription) != (before.turn_detection, before.transcription):
+            self._given = self._buffer.start
         if config.turn_detection == before.turn_detection:
             return False
         self._detect()
         return True
 
-    def append(self, data: bytes) -> list[TurnBegun | TurnEnded]:
-        """Take sound in the format of the wire; return what happens in it.
+    def append(self, data: bytes) -> Iterator[Heard]:
+        """Take sound in the format of the wire; yield what happens in it. All of it must be taken.
 
         Raises:
             ApiError: 413, turns are committed by hand and this one is too long.
@@ -90,6 +109,7 @@ class InputTurns:
             samples = self._sound.write(data)
             room = max(0, most - len(self._buffer))
             self._buffer.add(samples[:room])
+            yield from self._new(self._buffer.end)
             if len(samples) > room:
                 raise ApiError(
                     413,
@@ -97,8 +117,8 @@ class InputTurns:
                     param="audio",
                     code="input_audio_buffer_full",
                 )
-            return []
-        samples, found = self._sound.write(data), list[TurnBegun | TurnEnded]()
+            return
+        samples = self._sound.write(data)
         # In pieces, so that several turns may come in one event and the buffer stays small.
         for start in range(0, len(samples), INPUT_RATE):
             piece = samples[start : start + INPUT_RATE]
@@ -106,17 +126,19 @@ class InputTurns:
             for border in self._turns.feed(piece):
                 if border.kind == "started":
                     self._buffer.drop(border.at - _samples(vad.prefix_padding_ms))
-                    found.append(TurnBegun(_ms(self._buffer.start)))
+                    self._given = self._buffer.start
+                    yield TurnBegun(_ms(self._buffer.start))
                 else:
-                    found.append(TurnEnded(_ms(border.at), self._buffer.take(border.at)))
+                    yield self._ended(border.at)
             if not self._turns.speaking:
                 self._buffer.drop(self._turns.at - _samples(vad.prefix_padding_ms + _BEFORE_MS))
             elif len(self._buffer) >= most:
                 self._turns.stop()
-                found.append(TurnEnded(_ms(self._buffer.end), self._buffer.take()))
-        return found
+                yield self._ended(self._buffer.end)
+            else:
+                yield from self._new(self._turns.at)  # the rest may be the next turn's
 
-    def commit(self) -> Samples:
+    def commit(self) -> TurnEnded:
         """Return what is in the buffer, as a turn.
 
         Raises:
@@ -132,14 +154,28 @@ class InputTurns:
             )
         if self._turns is not None:
             self._turns.stop()
-        return self._buffer.take()
+        return self._ended(self._buffer.end)
 
     def clear(self) -> None:
         """Forget what has not become a turn."""
         self._sound.flush()
         self._buffer.take()
+        self._given = self._buffer.end
         if self._turns is not None:
             self._turns.stop()
+
+    def _new(self, until: int) -> Iterator[TurnSound]:
+        """Yield the sound of the turn in progress that was not handed out."""
+        start = max(self._given, self._buffer.start)
+        if self.is_live and self.config.transcription is not None and until > start:
+            self._given = until
+            yield TurnSound(self._buffer.between(start, until))
+
+    def _ended(self, at: int) -> TurnEnded:
+        """Take the turn out of the buffer."""
+        rest = self._buffer.between(max(self._given, self._buffer.start), at)
+        self._given = at
+        return TurnEnded(_ms(at), self._buffer.take(at), rest)
 
     def _detect(self) -> None:
         vad, self._turns = self.config.turn_detection, None
