@@ -245,7 +245,7 @@ class Connection:
                     await self._room.wait()
         except ApiError as error:
             if sound is not None:
-                error.message += f" ({sound.taken / INPUT_RATE:.1f} s of this turn were heard)"
+                error.message += f" ({sound.taken / INPUT_RATE:.1f} s of this turn had been taken)"
             self._perform(session.transcribed(item, error, {}))
         else:
             self._perform(session.transcribed(item, text.strip(), call.usage))
