@@ -218,7 +218,9 @@ async def test_whatever_ends_a_turn_nothing_stays(
         await nothing_is_left(hearing, app)
 
 
-async def test_a_killed_stage_under_many_sessions(sdk: openai.AsyncOpenAI, hearing: AsyncPipe, app: Application) -> None:
+async def test_a_killed_stage_under_many_sessions(
+    sdk: openai.AsyncOpenAI, hearing: AsyncPipe, app: Application
+) -> None:
     """Each turn gets its error with what was heard of it; then all sessions go on."""
 
     async def speak(connection: Any) -> Any:
