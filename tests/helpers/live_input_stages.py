@@ -106,7 +106,7 @@ class Hear(StreamingScheduler[_Heard]):
 
 
 class Spell(StreamingScheduler[list[Any]]):
-    """Says each character as 80 samples of its number; ``!`` fails."""
+    """Says each character as a tenth of a second of its number; ``!`` fails."""
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> list[Any]:
         return [request_id, ""]
@@ -133,7 +133,7 @@ class Spell(StreamingScheduler[list[Any]]):
 
 def spelled(text: str) -> np.ndarray:
     """Return the sound of a text."""
-    return np.repeat(np.array([ord(each) % 128 / 256 for each in text], np.float32), 80)
+    return np.repeat(np.array([ord(each) % 128 / 256 for each in text], np.float32), VOICE_RATE // 10)
 
 
 def hearing_pipeline(process: str = "p", interface: Interface = HEARING, **fields: Any) -> PipelineConfig:

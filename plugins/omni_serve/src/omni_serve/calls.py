@@ -175,7 +175,7 @@ class Call:
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 if isinstance(piece, str):
-                    texts += [] if isinstance(piece, Thought) else [piece]
+                    texts += [] if isinstance(piece, Thought | Guess) else [piece]
                 else:
                     sounds.append(piece.samples)
                     rate = piece.rate
