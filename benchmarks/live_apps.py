@@ -1,4 +1,4 @@
-"""The servers of ``live.py``: a recogniser that costs nothing, or a model's; it listens to streams (``live``) or to whole turns (``whole``).
+"""The servers of ``live.py``: a recogniser that costs nothing, or a model's; it hears streams (``live``) or to whole turns (``whole``).
 
 python live_apps.py live|whole [FOLDER]     # prints the port
 """
