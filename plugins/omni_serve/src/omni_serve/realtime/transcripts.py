@@ -23,7 +23,7 @@ from omni_serve.settings import RealtimeLimits
 from omni_serve.usage import of_transcript
 
 Step = Action | Event
-"""What is to be done: an action, or an event that is to be sent."""
+"""An action that is to be done, or an event that is to be sent."""
 
 _KIND = "conversation.item.input_audio_transcription"
 
@@ -87,10 +87,11 @@ class Transcripts:
 
     def end(self, item: Item, rest: Samples, wanted: Transcription | None) -> list[Step]:
         """Take the end of a turn, whose item is in the conversation now. ``rest``: its sound that has not been heard."""
-        turn, self._open = self._open or _Turn(item.id, is_silent=item.id == self._silent), None
-        self._silent, turn.is_kept = "", True
+        steps = [] if wanted is None or self._open is not None else self.hear(item.id, rest[:0], wanted)
+        turn, self._open, self._silent = self._open or _Turn(item.id), None, ""
+        turn.is_kept = True
         if turn.is_live:
-            steps = self._feed(turn, rest)
+            steps += self._feed(turn, rest)
             return [*steps, *([Finish(item.id)] if turn.end is None else self._told(turn))]
         if wanted is None:
             return []
