@@ -283,6 +283,33 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing(app: Applica
     await nothing_is_left(app, hearing)
 
 
+async def test_an_upload_that_waits_for_its_place_holds_little(hearing: AsyncPipe) -> None:
+    """Neither bytes of the budget of bodies nor a thread, and its body is not read to the end."""
+    app = create_app(hearing, Settings(concurrent=1))
+    body = form(MODEL, STREAM, ("file", recording(60.0)))
+    first, second = posting(app), posting(app)
+    await send(first, body[:120_000])
+    assert (await first.receive())["status"] == 200
+    for at in range(0, 600_000, 60_000):
+        await send(second, body[at : at + 60_000])
+    async with asyncio.timeout(30):
+        while second.to_app.qsize() > 10 - 4:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert app.state.server.body_budget.held == 0
+    assert second.to_app.qsize() >= 10 - 5
+    assert sum(each.name == "upload" for each in threading.enumerate()) == 1
+    await send(first, body[120_000:], more=False)
+    await send(second, body[600_000:], more=False)
+    for each in (first, second):
+        while b'"transcript.text.done"' not in (message := await each.receive()).get("body", b""):
+            assert message["type"].startswith("http.response")
+        await each.to_app.put({"type": "http.disconnect"})
+        async with asyncio.timeout(30):
+            await each.task
+    await nothing_is_left(app, hearing)
+
+
 async def test_a_body_may_take_its_time_but_no_piece_of_it(
     app: Application, hearing: AsyncPipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,11 +228,25 @@ def test_what_ends_early_is_told_when_the_item_is_there() -> None:
     session = listening(by_hand=True)
     recogniser = Recogniser(session)
     for outcome, kind in ((ApiError(503, "gone"), FAILED), ("one", COMPLETED)):
+        for each in [*session.conversation.items]:
+            recogniser.send({"type": "conversation.item.delete", "item_id": each.id})
         recogniser.send(append(voice(0.5)))
         item = list(recogniser.open)[-1]
+        assert session.memory.used >= 2 * 0.5 * INPUT_RATE * 4 * 0.9
         assert session.transcribed(item, outcome, {}) == []
+        assert session.memory.used < 1.5 * 0.5 * INPUT_RATE * 4  # what waited for the recogniser is dropped
         assert recogniser.send(append(voice(0.5))) == []
         assert kinds(recogniser.send(COMMIT))[-1] == kind
+
+
+def test_a_deleted_item_gets_no_more_words() -> None:
+    session = listening(by_hand=True)
+    recogniser = Recogniser(session)
+    recogniser.send(append(voice(0.5)))
+    recogniser.send(COMMIT)
+    (item,) = recogniser.open
+    recogniser.send({"type": "conversation.item.delete", "item_id": item})
+    assert session.said(item, "one") == session.transcribed(item, "one", {}) == []
 
 
 def test_without_room_a_turn_is_written_down_at_its_end() -> None:

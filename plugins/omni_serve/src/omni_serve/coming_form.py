@@ -68,8 +68,6 @@ class ComingForm:
         self._begin += found
         if self.reads_forward is None:
             self.reads_forward = reads_forward(self._begin)
-        if self.reads_forward is None and self.has_ended:
-            self.reads_forward = False
         return b""
 
     def begin(self) -> bytes:

@@ -124,7 +124,6 @@ class ComingSound(LiveInput):
             yield
         finally:
             reading.cancel()
-            self._window.close()
 
     async def events(
         self, open_request: Callable[..., OpenRequest], request: OmniRequest, identity: str

@@ -109,7 +109,7 @@ class InputTurns:
             samples = self._sound.write(data)
             room = max(0, most - len(self._buffer))
             self._buffer.add(samples[:room])
-            yield from self._new(self._buffer.end)
+            yield from self._new()
             if len(samples) > room:
                 raise ApiError(
                     413,
@@ -126,7 +126,6 @@ class InputTurns:
             for border in self._turns.feed(piece):
                 if border.kind == "started":
                     self._buffer.drop(border.at - _samples(vad.prefix_padding_ms))
-                    self._given = self._buffer.start
                     yield TurnBegun(_ms(self._buffer.start))
                 else:
                     yield self._ended(border.at)
@@ -136,7 +135,7 @@ class InputTurns:
                 self._turns.stop()
                 yield self._ended(self._buffer.end)
             else:
-                yield from self._new(self._turns.at)  # the rest may be the next turn's
+                yield from self._new()
 
     def commit(self) -> TurnEnded:
         """Return what is in the buffer, as a turn.
@@ -160,21 +159,19 @@ class InputTurns:
         """Forget what has not become a turn."""
         self._sound.flush()
         self._buffer.take()
-        self._given = self._buffer.end
         if self._turns is not None:
             self._turns.stop()
 
-    def _new(self, until: int) -> Iterator[TurnSound]:
+    def _new(self) -> Iterator[TurnSound]:
         """Yield the sound of the turn in progress that was not handed out."""
-        start = max(self._given, self._buffer.start)
-        if self.is_live and self.config.transcription is not None and until > start:
-            self._given = until
-            yield TurnSound(self._buffer.between(start, until))
+        start, end = max(self._given, self._buffer.start), self._buffer.end
+        if self.is_live and self.config.transcription is not None and end > start:
+            self._given = end
+            yield TurnSound(self._buffer.between(start, end))
 
     def _ended(self, at: int) -> TurnEnded:
         """Take the turn out of the buffer."""
         rest = self._buffer.between(max(self._given, self._buffer.start), at)
-        self._given = at
         return TurnEnded(_ms(at), self._buffer.take(at), rest)
 
     def _detect(self) -> None:
