@@ -105,7 +105,6 @@ class LiveInput:
             raise
         finally:
             self._over = True
-            self._pieces.clear()
             self._drained.set()
             if feeding is not None:
                 feeding.cancel()
