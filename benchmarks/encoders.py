@@ -23,7 +23,7 @@ from omni_qwen3.code2wav import Vocoder
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 from omni_torch.quantization.packed_linear import pack_linears
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 from networks import own, reference
 
 GRIDS = {

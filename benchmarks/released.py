@@ -52,7 +52,7 @@ from omni_torch.quantization.packed_linear import pack_linears
 from omni_torch.quantization.quantized_linear import quantize_for
 from omni_torch.quantization.scaled_linear import GPU_QUANTIZATIONS
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 from released import RELEASED
 
 

@@ -72,7 +72,7 @@ def understand(payload: StagePayload) -> dict[str, Any]:
             if part["type"] == "text":
                 texts.append((message["role"], part["text"]))
             else:
-                media.append(f"{part['type']}:{len(part['data'])}")
+                media.append(f"{part['type']}:{len(part.get('data') or part['frames'])}")
     last = texts[-1][1] if texts else ""
     if last == "fail":
         raise RuntimeError("told to fail")

@@ -132,13 +132,21 @@ def test_videos_with_sound(tiny: dict[str, Path], tmp_path: Path, shape: str) ->
     long = {"type": "video", "path": write_video(tmp_path / "long.mkv", 3, 5.1)}
     clip = {"type": "audio", "samples": CLIP[:9000], "sample_rate": 16_000}
     image = {"type": "image", "image": IMAGE}
+    frames = [{"image": each} for each in FRAMES]
+    live = {
+        "type": "video",
+        "frames": frames,
+        "times": [number / 2 for number in range(len(frames))],
+        "sound": {"samples": CLIP, "sample_rate": 16_000},
+    }
     asked = [
+        request(live, clip),
         request(short, use_audio_in_video=True),
         request(image, long, clip, use_audio_in_video=True),
         request(short, long, use_audio_in_video=True),
     ]
     replies = Stages(tiny[shape]).run(*asked)
-    assert [len(reply.prompt["audio"]["clip_tokens"]) for reply in replies] == [1, 2, 2]
+    assert [len(reply.prompt["audio"]["clip_tokens"]) for reply in replies] == [2, 1, 2, 2]
     for reply in replies:
         other = expected(tiny[shape], reply.prompt, use_audio_in_video=True)
         assert (reply.ids, reply.codes) == (other.ids, other.codes)

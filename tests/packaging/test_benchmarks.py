@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+HELPERS = Path(__file__).parents[1] / "helpers"
 SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
 ELSEWHERE = {"omni_launchers.ray", "omni_sglang"}
 """Installed in environments of their own."""
@@ -34,14 +35,20 @@ def test_what_a_benchmark_imports_is_there() -> None:
 def wrong_imports(script: Path) -> list[str]:
     """Return what a script imports of ours that is not there."""
     wrong = []
-    for node in ast.walk(ast.parse(script.read_text())):
+    text = script.read_text()
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             package = node.module.partition(".")[0]
             if package.startswith("omni_") and package not in ELSEWHERE:
                 wrong += [f"{node.module}.{each.name}" for each in node.names if missing(node.module, each.name)]
+            elif (HELPERS / f"{package}.py").exists() and '"tests/helpers"' in text:
+                names = defined(HELPERS / f"{package}.py")
+                wrong += [f"{node.module}.{each.name}" for each in node.names if each.name not in names]
             elif (BENCHMARKS / f"{package}.py").exists():
                 names = defined(BENCHMARKS / f"{package}.py")
                 wrong += [f"{node.module}.{each.name}" for each in node.names if each.name not in names]
+            elif (HELPERS / f"{package}.py").exists():
+                wrong.append(f"{package}, which is in tests/helpers, and that is not on the path")
     return wrong
 
 

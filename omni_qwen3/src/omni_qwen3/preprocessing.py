@@ -165,6 +165,8 @@ class MediaPreprocessor(ABC):
             media.order.append(("audio", len(media.clips), None))
             self._add_clip(source, clip, media)
         else:
+            # Sound that is given with the frames is there to be heard.
+            use_audio_in_video = use_audio_in_video or source.part.get("sound") is not None
             video = frames(
                 source,
                 self._fps,

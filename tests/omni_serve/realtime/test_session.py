@@ -498,7 +498,7 @@ def test_what_the_pipeline_cannot_do_is_refused() -> None:
 STEPS = st.lists(
     st.sampled_from(
         ["say", "voice", "silence", "commit", "clear", "create", "cancel", "text", "sound", "finish", "fail", "late",
-         "truncate", "delete", "manual", "server", "patient", "retrieve"]
+         "truncate", "delete", "manual", "server", "patient", "retrieve", "see", "unsee"]
     ),
     max_size=40,
 )  # fmt: skip
@@ -516,6 +516,8 @@ def perform(session: Session, step: str, now: float, reply: str, item: str) -> l
         "silence": append(silence(0.5)),
         "commit": {"type": "input_audio_buffer.commit"},
         "clear": {"type": "input_audio_buffer.clear"},
+        "see": {"type": "input_image_buffer.append", "image": b"a picture"},
+        "unsee": {"type": "input_image_buffer.clear"},
         "create": {"type": "response.create"},
         "cancel": {"type": "response.cancel"},
         "truncate": {"type": "conversation.item.truncate", "item_id": item, "content_index": 0, "audio_end_ms": 100},

@@ -57,7 +57,8 @@ class Calls(ABC, Generic[Whole, Streamed]):
             message: a text, or messages ``{"role": ..., "content": text or parts}`` with content parts of OpenAI's form or ours.
             system: a text that comes before it all.
             image, audio, video: media beside the last message, each one or a list: a path, a URL, the bytes of a file, a PIL image,
-                an array (image ``[H, W, 3]``, video ``[T, H, W, 3]``), or ``(samples, sample_rate)``.
+                an array (image ``[H, W, 3]``, video ``[T, H, W, 3]``), ``(samples, sample_rate)``, or for a video a mapping of
+                ``frames`` and their ``times``.
             modalities: what the reply has, such as ``["text"]``; by default all that the pipeline answers in.
             voice: the name of a voice, or recordings to speak like.
             stream: return an iterator over the pieces of the reply instead of the reply.

@@ -16,6 +16,7 @@ from attrs import define, frozen
 from omni_media.containers import Measured, TooManyPacketsError, decoded, measured, opened, packets, stream_of, time_of
 from omni_media.sound import Samples, SoundTrack
 from omni_media.source import LIMITS, Fits, Limits, MediaSource, source_of
+from omni_media.timed import sound_of, timed_frames
 
 Frames = npt.NDArray[np.uint8]
 
@@ -51,7 +52,8 @@ def frames(
     """Decode the frames of a content part, sampled by time from the first one on: see :func:`sampled`.
 
     Args:
-        part: ``path``, ``data`` (the bytes of a file), or ``frames`` (uint8 ``[T, H, W, 3]``, at ``fps``).
+        part: ``path``, ``data`` (the bytes of a file), ``frames`` (uint8 ``[T, H, W, 3]``, at ``fps``), or a list of them, each a
+            part of an image, with ``times`` (a list of seconds) and perhaps ``sound``, a part of audio: see :func:`held`.
         fps: frames that are taken per second; fewer where there would be more than ``limits.max_video_frames``.
         limits: checked by the file's packets, and as it is decoded.
         sound_rate: in Hz; ``None``: the sound is left out.
@@ -67,10 +69,19 @@ def frames(
     if not (fps > 0 and isfinite(fps) and isfinite(1 / fps)):
         raise source.fail(f"`fps` must be a finite number above 0, is {fps}")
     given = source.part.get("frames")
+    if given is not None and source.part.get("times") is not None:
+        if source.part.get("sound") is not None and sound_rate is None:
+            raise source.fail(
+                "the `sound` of a video is not heard here; send it as a part of its own, {'type': 'audio'}"
+            )
+        most = limits.max_video_frames
+        made, rate = timed_frames(source, limits, resize, fits, lambda times, seconds: held(times, seconds, fps, most))
+        return Video(made, rate, sound_of(source, sound_rate, limits) if sound_rate else None)
     if given is not None:
         array = np.asarray(given)
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or not len(array):
-            raise source.fail(f"`frames` must be uint8 [T, H, W, 3], are {array.dtype} {list(array.shape)}")
+            form = "uint8 [T, H, W, 3], or a list of pictures with `times`"
+            raise source.fail(f"`frames` must be {form}; are {array.dtype} {list(array.shape)}")
         source.check_sides(array.shape[2], array.shape[1])
         fits(*array.shape[:3])
         source.spend("request_frame_pixels", array.size // 3, limits)
@@ -102,7 +113,22 @@ def sampled(times: Sequence[float], seconds: float, fps: float, most: int) -> tu
     """
     if seconds * fps > most:
         fps = most / seconds
-    tick = max(1.0 / fps, seconds / max(len(times), 1))
+    return _at_ticks(times, seconds, max(1.0 / fps, seconds / max(len(times), 1)), most), fps
+
+
+def held(times: Sequence[float], seconds: float, fps: float, most: int) -> tuple[list[float], float]:
+    """Return the times of the frames that are taken of one that is watched live, and their rate.
+
+    It is as in :func:`sampled`, but no video is a shorter one: in each pause the frame is taken again that is seen. Where frames are rarer
+    than two ticks, the rate is a whole part of ``fps``, so that each is taken about twice.
+    """
+    fps /= max(1, round(seconds * fps / (2 * len(times))))
+    if seconds * fps > most:
+        fps = most / seconds
+    return _at_ticks(times, seconds, 1.0 / fps, most), fps
+
+
+def _at_ticks(times: Sequence[float], seconds: float, tick: float, most: int) -> list[float]:
     taken = []
     for number in range(min(max(ceil(seconds / tick - _CLOSE), 1), most)):
         at = number * tick
@@ -111,7 +137,7 @@ def sampled(times: Sequence[float], seconds: float, fps: float, most: int) -> tu
             taken.append(times[after])
         elif after and (after < len(times) or seconds - times[-1] > tick + _CLOSE):
             taken.append(times[after - 1])
-    return taken, fps
+    return taken
 
 
 def _measured(source: MediaSource, limits: Limits, stream: IO[bytes]) -> Measured:

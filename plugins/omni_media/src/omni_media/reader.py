@@ -1,7 +1,8 @@
 """Reads content parts of OpenAI's form, omni's own, and plain Python values.
 
 Stages read ``{"type": "text", "text": ...}`` and, for ``image``, ``audio`` and ``video``, a part with ``path``, ``data`` (the bytes of a
-file), or an array: ``image``, ``frames``, or ``samples`` with ``sample_rate``.
+file), or an array: ``image``, ``frames``, or ``samples`` with ``sample_rate``. A video may also have a list of pictures as ``frames``,
+with their ``times`` in seconds and perhaps ``sound``.
 """
 
 from __future__ import annotations
@@ -92,11 +93,29 @@ class Reader:
         return value
 
     async def _ours(self, kind: str, part: Mapping[str, Any], where: str) -> dict[str, Any]:
+        if kind == "video" and part.get("times") is not None:
+            return await self._timed(part, where)
         for name in ("path", "url", "bytes", "data", kind):
             if part.get(name) is not None:
                 rest = {key: value for key, value in part.items() if key not in ("type", name)}
                 return {**rest, **await self._value(kind, part[name], f"{where}.{name}", name)}
         return dict(part)
+
+    async def _timed(self, part: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return a video that is given as pictures with their times."""
+        try:
+            frames, times = list(part["frames"]), [float(each) for each in part["times"]]
+        except (KeyError, TypeError, ValueError):
+            raise InvalidRequestError(f"{where}: needs `frames`, pictures, and `times`, a number for each") from None
+        made: dict[str, Any] = {"times": times}
+        made["frames"] = [await self._piece("image", each, f"{where}.frames[{n}]") for n, each in enumerate(frames)]
+        if part.get("sound") is not None:
+            made["sound"] = await self._piece("audio", part["sound"], f"{where}.sound")
+        return made
+
+    async def _piece(self, kind: str, value: Any, where: str) -> dict[str, Any]:
+        """Return one value of a list, or a part of this kind."""
+        return await (self._ours(kind, value, where) if isinstance(value, Mapping) else self._value(kind, value, where))
 
     async def values(self, kind: str, given: Any) -> list[dict[str, Any]]:
         """Return the parts of an argument such as ``image=``: one value, or a list of them."""
@@ -127,6 +146,8 @@ class Reader:
         if kind == "image" and hasattr(value, "getbands"):  # Pillow's
             transparent = "A" in value.getbands() or "transparency" in value.info
             return {"image": np.asarray(value.convert("RGBA" if transparent else "RGB"))}
+        if kind == "video" and isinstance(value, Mapping):
+            return await self._ours(kind, value, where)
         if kind != "audio" and hasattr(value, "__array_interface__"):
             return {"image" if kind == "image" else "frames": value}
         array = {"image": "a PIL image or an array", "audio": "(samples, sample_rate)", "video": "an array of frames"}

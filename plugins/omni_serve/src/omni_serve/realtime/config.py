@@ -198,6 +198,7 @@ class Offer:
         reads: tells if a further field is a parameter of it.
         check: raises ApiError for a voice, a model or a parameter that there is not; ``where`` is the path of the configuration.
         vad: how turns are found where a client does not say it.
+        sound_in_video: it hears the sound of a video at the time of its pictures.
     """
 
     inputs: tuple[str, ...] = ("text", "audio", "image")
@@ -210,6 +211,16 @@ class Offer:
     reads: Callable[[str], bool] = lambda name: True
     check: Callable[[SessionConfig, str], None] = lambda config, where: None
     vad: ServerVad = SERVER_VAD
+    sound_in_video: bool = False
+
+    @property
+    def sight(self) -> Literal["video with sound", "video", "image"] | None:
+        """Return what it takes of the frames of a turn, which are seen with its sound: of ``image``, the newest."""
+        if self.inputs and "audio" not in self.inputs:
+            return None
+        if not self.inputs or "video" in self.inputs:
+            return "video with sound" if self.sound_in_video else "video"
+        return "image" if "image" in self.inputs else None
 
     def first(self) -> SessionConfig:
         """Return the configuration before a client has changed it."""

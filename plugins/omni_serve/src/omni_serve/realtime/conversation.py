@@ -15,6 +15,7 @@ class Conversation:
 
     most_bytes: int
     most_items: int
+    most_frames: int = 64
     items: list[Item] = field(factory=list)
 
     @property
@@ -52,7 +53,23 @@ class Conversation:
         else:
             index = self.items.index(self.find(previous, "previous_item_id")) + 1
         self.items.insert(index, item)
+        self._forget_frames()
         return self.items[index - 1].id if index else None
+
+    def _forget_frames(self) -> None:
+        """Take the frames out of older turns, if there are too many, or they take a half of the bytes.
+
+        A half of them is kept then: what a pipeline has cached of a conversation is of no use from the turn on that is changed.
+        """
+        seen = [(item, part) for item in self.items for part in item.content if part.frames]
+        count, size = sum(len(part.frames) for _, part in seen), sum(part.size for _, part in seen)
+        if count <= self.most_frames and size <= self.most_bytes // 2:
+            return
+        count = size = 0
+        for number, (item, part) in enumerate(reversed(seen)):
+            count, size = count + len(part.frames), size + part.size
+            if number and (count > self.most_frames // 2 or size > self.most_bytes // 4):
+                item.content.remove(part)
 
     def check_room(self, item: Item, where: str) -> None:
         """Check that there is room for an item that is never removed to make room: one of the role ``system``.

@@ -16,6 +16,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "input_audio_buffer.append": ("audio",),
     "input_audio_buffer.commit": (),
     "input_audio_buffer.clear": (),
+    "input_image_buffer.append": ("image", "time_ms"),
+    "input_image_buffer.clear": (),
     "conversation.item.create": ("item", "previous_item_id"),
     "conversation.item.retrieve": ("item_id",),
     "conversation.item.delete": ("item_id",),

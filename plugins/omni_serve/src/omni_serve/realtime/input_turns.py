@@ -11,6 +11,7 @@ from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.audio import INPUT_RATE, LEAST_MS, InputAudio
 from omni_serve.realtime.buffer import InputBuffer
 from omni_serve.realtime.config import AudioInput
+from omni_serve.realtime.frames import Frame, FrameBuffer
 from omni_serve.realtime.vad import Detector, TurnDetector
 
 _BEFORE_MS = 500
@@ -33,10 +34,17 @@ class TurnSound:
 
 @frozen
 class TurnEnded:
-    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`; ``rest``: its end, that no :class:`TurnSound` had."""
+    """The user has spoken.
+
+    Attributes:
+        samples: the turn, at :data:`INPUT_RATE`.
+        frames: what was seen meanwhile.
+        rest: the end of the samples, that no :class:`TurnSound` had.
+    """
 
     end_ms: int
     samples: Samples
+    frames: list[Frame]
     rest: Samples
 
 
@@ -51,12 +59,14 @@ class InputTurns:
         config: of the input.
         most_seconds: of one turn.
         detector: makes the voice detector of a session.
+        frames: what is seen meanwhile.
         is_live: the sound of a turn that is to be written down is handed out while it comes.
     """
 
     config: AudioInput
     most_seconds: float
     detector: Callable[[], Detector]
+    frames: FrameBuffer
     is_live: bool = False
     _sound: InputAudio = field(init=False)
     _buffer: InputBuffer = field(factory=InputBuffer, init=False)
@@ -74,8 +84,8 @@ class InputTurns:
 
     @property
     def size(self) -> int:
-        """Bytes of sound in the buffer."""
-        return len(self._buffer) * 4
+        """Bytes of sound in the buffer, and of frames."""
+        return len(self._buffer) * 4 + self.frames.size
 
     @property
     def speaking(self) -> bool:
@@ -104,6 +114,12 @@ class InputTurns:
         Raises:
             ApiError: 413, turns are committed by hand and this one is too long.
         """
+        try:
+            yield from self._append(data)
+        finally:
+            self.frames.move(_ms(self._buffer.start), _ms(self._buffer.end))
+
+    def _append(self, data: bytes) -> Iterator[Heard]:
         vad, most = self.config.turn_detection, int(self.most_seconds * INPUT_RATE)
         if vad is None or self._turns is None:
             samples = self._sound.write(data)
@@ -138,7 +154,7 @@ class InputTurns:
                 yield from self._new()
 
     def commit(self) -> TurnEnded:
-        """Return what is in the buffer, as a turn.
+        """Return what is in the buffer, as a turn with all frames.
 
         Raises:
             ApiError: 400, it is too short to be one.
@@ -153,12 +169,16 @@ class InputTurns:
             )
         if self._turns is not None:
             self._turns.stop()
-        return self._ended(self._buffer.end)
+        turn = self._ended(self._buffer.end, with_later_frames=True)
+        self.frames.move(turn.end_ms, turn.end_ms)
+        return turn
 
     def clear(self) -> None:
         """Forget what has not become a turn."""
         self._sound.flush()
         self._buffer.take()
+        self.frames.clear()
+        self.frames.move(_ms(self._buffer.start), _ms(self._buffer.end))
         if self._turns is not None:
             self._turns.stop()
 
@@ -169,10 +189,12 @@ class InputTurns:
             self._given = end
             yield TurnSound(self._buffer.between(start, end))
 
-    def _ended(self, at: int) -> TurnEnded:
-        """Take the turn out of the buffer."""
+    def _ended(self, at: int, *, with_later_frames: bool = False) -> TurnEnded:
+        """Take the turn out of the buffer, with the frames up to its end, or with all."""
+        begin, end = _ms(self._buffer.start), _ms(at)
         rest = self._buffer.between(max(self._given, self._buffer.start), at)
-        return TurnEnded(_ms(at), self._buffer.take(at), rest)
+        frames = self.frames.take(begin) if with_later_frames else self.frames.take(begin, end)
+        return TurnEnded(end, self._buffer.take(at), frames, rest)
 
     def _detect(self) -> None:
         vad, self._turns = self.config.turn_detection, None

@@ -14,6 +14,8 @@ from omni_serve.conversations import Messages, add_call, add_result, add_texts
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
 from omni_serve.realtime.audio import INPUT_RATE, LEAST_MS, InputAudio, Wire, from_base64, from_wav, wav
+from omni_serve.realtime.config import Offer
+from omni_serve.realtime.frames import Frame, seen
 
 BETA_PARTS = {"text": "output_text", "audio": "output_audio"}
 """Types of an assistant's parts in the beta API, and their names now."""
@@ -50,6 +52,7 @@ class Part:
         audio_ms: how much of a speech has been made.
         whole: it has been made to its end.
         heard_ms: how much of it the user has heard; ``None``: all.
+        frames: of a turn, beside its recording.
     """
 
     type: str
@@ -58,6 +61,12 @@ class Part:
     audio_ms: float = 0.0
     whole: bool = False
     heard_ms: float | None = None
+    frames: list[Frame] = field(factory=list, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return len(self.data) + len(self.text or "") + sum(len(frame.data) for frame in self.frames) + 400
 
     @property
     def heard(self) -> str:
@@ -77,6 +86,8 @@ class Part:
             return {"type": self.type, "text": self.heard}
         if self.type == "input_image":
             return {"type": self.type}
+        if self.type == "input_video":
+            return {"type": self.type, "times_ms": [frame.at for frame in self.frames]}
         made: dict[str, Any] = {"type": self.type, "transcript": self.heard if self.text is not None else None}
         if audio is not None and self.data:
             made["audio"] = base64.b64encode(from_wav(self.data, audio)).decode()
@@ -99,7 +110,7 @@ class Item:
     @property
     def size(self) -> int:
         """Bytes that it takes."""
-        return len(self.text) + sum(len(part.data) + len(part.text or "") + 400 for part in self.content) + 200
+        return len(self.text) + sum(part.size for part in self.content) + 200
 
     def shown(self, audio: Wire | None = None) -> dict[str, Any]:
         """Return it as clients see it."""
@@ -222,7 +233,14 @@ def _text(data: Mapping[str, Any], name: str, where: str, default: str | None = 
     return value
 
 
-def messages_of(items: list[Item], instructions: str) -> Messages:
+def turn(identity: str, sound: bytes, frames: list[Frame], offer: Offer) -> Item:
+    """Return the item of what a user has said and shown. ``sound``: as a file."""
+    kept = frames[-1:] if offer.sight == "image" else frames
+    parts = [Part("input_audio", data=sound), *([Part("input_video", frames=kept)] if kept else [])]
+    return Item(identity, "message", "user", content=parts)
+
+
+def messages_of(items: list[Item], instructions: str, offer: Offer) -> Messages:
     """Return the messages for the pipeline.
 
     Of a speech that was interrupted, the words that were heard are in it; one of which nothing was heard is left out.
@@ -235,10 +253,16 @@ def messages_of(items: list[Item], instructions: str) -> Messages:
         elif item.type == "function_call_output":
             add_result(made, item.call_id, item.text)
         elif item.role == "user":
-            made.append({"role": "user", "content": [_message_part(part) for part in item.content]})
+            made.append({"role": "user", "content": _message_parts(item.content, offer)})
         else:
             add_texts(made, str(item.role), [part.heard for part in item.content])
     return made
+
+
+def _message_parts(parts: list[Part], offer: Offer) -> list[dict[str, Any]]:
+    if parts[-1].frames:
+        return seen(parts[-1].frames, parts[0].data, offer)
+    return [_message_part(part) for part in parts]
 
 
 def _message_part(part: Part) -> dict[str, Any]:

@@ -18,11 +18,15 @@ from omni_serve.media import check_image, read_messages, share_of
 from omni_serve.realtime.actions import Listen, Start, Transcribe
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import NamedTool, Offer, ServerVad, SessionConfig
+from omni_serve.realtime.frames import APPEND
 from omni_serve.realtime.items import recording
 from omni_serve.recognition import listens, transcription_request, writes_down
 from omni_serve.server import Server
 from omni_serve.tools import ANY
 from omni_serve.voice_names import apply_voice
+
+FRAME_WAIT = 1.0
+"""Seconds that a frame may wait for room in which it is decoded."""
 
 
 def offer_of(server: Server, key: Key) -> Offer:
@@ -47,6 +51,7 @@ def offer_of(server: Server, key: Key) -> Offer:
         listens=listens(interface),
         paces=server.parameters.paces,
         reads=server.parameters.reads,
+        sound_in_video=any(each.name == "use_audio_in_video" for each in interface.metadata),
         check=check,
         vad=ServerVad(
             type="server_vad",
@@ -115,6 +120,9 @@ class Turns:
         Raises:
             ApiError: 400 or 413.
         """
+        if event.get("type") == APPEND:
+            event["image"] = await self._frame(event.get("image"))
+            return
         most, left = int(self.server.settings.realtime.history_mib * 2**20), self.server.settings.limits.media_parts
         for part, where in _parts(event):
             left -= part.get("type") in ("input_image", "input_audio")
@@ -122,13 +130,7 @@ class Turns:
                 limit = self.server.settings.limits.media_parts
                 raise invalid(f"{where}: more recordings and images than the limit of {limit} (media_parts)", where)
             if part.get("type") == "input_image":
-                image = {"type": "image_url", "image_url": {"url": part.get("image_url")}}
-                try:
-                    read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
-                    await self._check(read)
-                except ApiError as error:
-                    raise _of_event(error, where) from None
-                part["image_url"] = read[0]["content"][0]["data"]
+                part["image_url"] = await self._image(part.get("image_url"), where, f"{where}.image_url")
             elif part.get("type") == "input_audio" and isinstance(text := part.get("audio"), str):
                 part["audio"] = data = await asyncio.to_thread(recording, text, wire, f"{where}.audio", most)
                 try:
@@ -136,12 +138,44 @@ class Turns:
                 except ApiError as error:
                     raise _of_event(error, f"{where}.audio") from None
 
-    async def _check(self, messages: list[dict[str, Any]]) -> None:
-        """Check the only part of messages as a reply will, and decode an image: its pixels count as those of requests."""
+    async def _image(self, url: Any, where: str, where_url: str, wait: float | None = None) -> bytes:
+        """Return the file of an image in a data: URL, checked. ``where``: the place of the image in the event."""
+        image = {"type": "image_url", "image_url": {"url": url}}
+        try:
+            read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
+            await self._check(read, wait)
+        except ApiError as error:
+            raise _of_event(error, where, where_url) from None
+        data: bytes = read[0]["content"][0]["data"]
+        return data
+
+    async def _frame(self, text: Any) -> bytes:
+        """Return the file of a frame, which a client has sent in base64 or as a data: URL, checked.
+
+        Raises:
+            ApiError: 400 or 413, as an image; 503, there is no room to decode it, and the sound behind it must not wait.
+        """
+        if not isinstance(text, str):
+            raise invalid("image: must be a picture in base64, or a data: URL", "image", "invalid_type")
+        url = text if text[:5].lower() == "data:" else f"data:image/jpeg;base64,{text}"
+        try:
+            return await self._image(url, "image", "image", FRAME_WAIT)
+        except TimeoutError:
+            raise ApiError(
+                503, "image: others are decoded; the frame is dropped", param="image", code="overloaded"
+            ) from None
+
+    async def _check(self, messages: list[dict[str, Any]], wait: float | None = None) -> None:
+        """Check the only part of messages as a reply will, and decode an image: its pixels count as those of requests.
+
+        Args:
+            wait: seconds for room to decode it; ``None``: as long as requests. Then it raises TimeoutError.
+        """
         limits, part = self.server.settings.limits, messages[0]["content"][0]
         share = await share_of({"messages": messages}, limits)
         if part["type"] == "image":
-            room = await self.server.media.take(self.key, share)
+            async with asyncio.timeout(wait):
+                room = await self.server.media.take(self.key, share)
             try:
                 await asyncio.to_thread(check_image, part["data"], "messages[0].content[0]", limits)
             finally:
@@ -165,10 +199,10 @@ def _parts(event: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
                 yield part, f"{where}.content[{index}]"
 
 
-def _of_event(error: ApiError, where: str) -> ApiError:
+def _of_event(error: ApiError, where: str, where_url: str = "") -> ApiError:
     """Return an error about the only part of a message with the place that it has in the event."""
     path = error.param or ""
-    for old, new in (("messages[0].content[0]", where), ("image_url.url", "image_url")):
+    for old, new in (("messages[0].content[0].image_url.url", where_url), ("messages[0].content[0]", where)):
         path = path.replace(old, new, 1)
     if error.param:
         error.message, error.param = error.message.replace(error.param, path, 1), path

@@ -22,8 +22,9 @@ from omni_serve.realtime.audio import INPUT_RATE, from_base64, wav
 from omni_serve.realtime.config import Offer, SessionConfig, applied
 from omni_serve.realtime.conversation import Conversation
 from omni_serve.realtime.events import error_of, id_of, kind_of, new_id, value_of
+from omni_serve.realtime.frames import FrameBuffer, receive_frame
 from omni_serve.realtime.input_turns import InputTurns, TurnBegun, TurnEnded, TurnSound
-from omni_serve.realtime.items import Item, Part, read_item
+from omni_serve.realtime.items import Item, read_item, turn
 from omni_serve.realtime.reply import Reply, Status
 from omni_serve.realtime.transcripts import Step, Transcripts
 from omni_serve.realtime.vad import Detector, EnergyDetector
@@ -46,6 +47,7 @@ class Session:
     ids: Callable[[str], str] = new_id
     identity: str = field(init=False)
     conversation: Conversation = field(init=False)
+    frames: FrameBuffer = field(init=False)
     reply: Reply | None = field(default=None, init=False)
     _conversation_id: str = field(init=False)
     _heard: InputTurns = field(init=False)
@@ -59,9 +61,9 @@ class Session:
 
     def __attrs_post_init__(self) -> None:
         self.identity, self._conversation_id = self.ids("sess"), self.ids("conv")
-        self.conversation = Conversation(int(self.limits.history_mib * 2**20), self.limits.items)
-        is_live = self.offer.listens
-        self._heard = InputTurns(self.config.audio.input, self.limits.turn_seconds, self.detector, is_live)
+        self.conversation = Conversation(int(self.limits.history_mib * 2**20), self.limits.items, self.limits.frames)
+        self.frames, is_live = FrameBuffer.of(self.limits), self.offer.listens
+        self._heard = InputTurns(self.config.audio.input, self.limits.turn_seconds, self.detector, self.frames, is_live)
         self._transcripts = Transcripts(self.conversation, self.limits, is_live)
 
     @property
@@ -162,6 +164,8 @@ class Session:
             self._commit(self._heard.commit())
         elif kind == "input_audio_buffer.clear":
             self._clear()
+        elif kind.startswith("input_image_buffer."):
+            self._do(receive_frame(event, self.frames, self.config, self.offer, now, self._check_memory))
         elif kind == "conversation.item.create":
             self._create_item(event)
         elif kind == "conversation.item.retrieve":
@@ -263,13 +267,13 @@ class Session:
                     self._wanted = True  # a reply that was not to be interrupted comes to its end first
                     self._answer()
 
-    def _commit(self, turn: TurnEnded) -> None:
+    def _commit(self, ended: TurnEnded) -> None:
         identity, self._turn = self._turn or self.ids("item"), ""
-        item = Item(identity, "message", "user", content=[Part("input_audio", data=wav(turn.samples))])
+        item = turn(identity, wav(ended.samples), ended.frames, self.offer)
         last = self.conversation.items[-1].id if self.conversation.items else None
         self._send("input_audio_buffer.committed", previous_item_id=last, item_id=identity)
         self._add(item)
-        self._do(self._transcripts.end(item, turn.rest, self.config.audio.input.transcription))
+        self._do(self._transcripts.end(item, ended.rest, self.config.audio.input.transcription))
 
     def _clear(self) -> None:
         self._heard.clear()

@@ -24,6 +24,7 @@ from omni_serve.realtime.actions import Abort, Action, Feed, Finish, Listen, Sen
 from omni_serve.realtime.audio import INPUT_RATE, from_base64
 from omni_serve.realtime.config import updated
 from omni_serve.realtime.events import error_event, id_of, new_id
+from omni_serve.realtime.frames import is_dropped
 from omni_serve.realtime.pipeline import Turns, offer_of
 from omni_serve.realtime.session import Session
 from omni_serve.realtime.vad import DETECTORS
@@ -37,7 +38,7 @@ FULL, BROKEN = 64, 4096
 
 APPENDS = ("input_audio_buffer.append", "session.input_audio.append")
 
-MEDIA = ("audio", "item", "response")
+MEDIA = ("audio", "image", "item", "response")
 """Fields of events that may hold recordings and images."""
 
 SOUND_STEP = 2**16
@@ -154,7 +155,11 @@ class Connection:
         sound = event.get("audio")
         if event.get("type") not in APPENDS or not isinstance(sound, str):
             sound = ""
-            await self._turns.read_media(event, self._session.config.audio.input.format.wire)
+            session = self._session
+            if is_dropped(event, session.frames, session.config, session.offer, self._now()):
+                event["image"] = b""  # nobody looks at it
+            else:
+                await self._turns.read_media(event, session.config.audio.input.format.wire)
         check_text({**event, "audio": ""} if sound else event, self._server.settings.limits.text_characters)
         if len(sound) <= SOUND_STEP:
             self._perform(self._take(event))

