@@ -16,6 +16,7 @@ from omni_serve.errors import ApiError
 from omni_serve.realtime.actions import Abort, Action, Feed, Finish, Listen, Transcribe
 from omni_serve.realtime.audio import INPUT_RATE
 from omni_serve.realtime.config import Offer
+from omni_serve.realtime.live import Live
 from omni_serve.realtime.session import Session
 
 COMMIT = {"type": "input_audio_buffer.commit"}
