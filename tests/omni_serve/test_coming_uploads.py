@@ -178,6 +178,12 @@ async def test_no_cut_of_the_body_changes_what_is_heard(app: Application) -> Non
         assert events[-1]["usage"]["output_tokens"] == total(data)
 
 
+async def test_a_client_can_know_it(app: Application) -> None:
+    async with http_client(app) as http:
+        [model] = (await http.get("/v1/models")).json()["data"]
+    assert model["capabilities"]["input_streams"] == ["audio"]
+
+
 class Counting:
     """A pipeline's face that counts requests by how they come."""
 
