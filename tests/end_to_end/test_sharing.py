@@ -19,7 +19,8 @@ WAVE_TOLERANCE = 1e-4
 
 def unshared(config: PipelineConfig) -> PipelineConfig:
     """The same pipeline with every cache off."""
-    off = {"thinker": {"prefix_cache": False}, "image_encoder": {"cache_mb": 0}, "audio_encoder": {"cache_mb": 0}}
+    prefixes, media = {"prefix_cache": False}, {"cache_mb": 0}
+    off = {"thinker": prefixes, "talker_ar": prefixes, "image_encoder": media, "audio_encoder": media}
     stages = [evolve(s, factory_args={**s.factory_args, **off.get(s.name, {})}) for s in config.stages]
     return evolve(config, stages=stages)
 
@@ -52,7 +53,7 @@ async def test_answers_with_every_cache_equal_answers_without(
     async with open_async(unshared(config)) as client:
         expected = [await client.submit(request_of(case)) for case in asked]
         counters = (await client.statistics())["pipeline"]
-        assert counters["thinker"]["reused_positions"] == 0
+        assert counters["thinker"]["reused_positions"] == counters["talker_ar"]["reused_positions"] == 0
         assert counters["image_encoder"]["encoder_cache.bytes"] == 0
     async with open_async(config) as client:
         first = [await client.submit(request_of(case)) for case in asked]
@@ -62,7 +63,8 @@ async def test_answers_with_every_cache_equal_answers_without(
         for answers in (first, again):
             wrong = [difference(one, two) for one, two in zip(expected, answers, strict=True)]
             assert wrong == [None] * len(asked)
-        assert counters["thinker"]["reused_positions"] > fresh["thinker"]["reused_positions"] > 0
+        for stage in ("thinker", "talker_ar"):
+            assert counters[stage]["reused_positions"] > fresh[stage]["reused_positions"] > 0, stage
         for stage in ("image_encoder", "audio_encoder"):
             assert counters[stage]["encoder_cache.misses"] == fresh[stage]["encoder_cache.misses"], stage
             assert counters[stage]["encoder_cache.hits"] > fresh[stage]["encoder_cache.hits"], stage

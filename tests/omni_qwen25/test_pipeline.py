@@ -83,6 +83,8 @@ async def test_replies_streams_and_bad_input(tiny: dict[str, Path]) -> None:
                 await pipe.submit(asked)
             assert message in str(caught.value)
         assert np.array_equal((await pipe.submit(request()))["mel2wav"].samples, sound.samples)
+        counters = (await pipe.statistics())["pipeline"]
+        assert all(counters[name]["reused_positions"] > 0 for name in ("thinker", "talker"))
 
 
 def test_speech_by_the_command_line(tiny: dict[str, Path], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from omni_serve import Settings, create_app
 from omni_serve.admin import create_admin_app
 from omni_serve.app import Application
 from omni_serve.auth import KeyLimits, KeyRing
+from omni_serve.kept_responses import Turn
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -83,7 +84,9 @@ async def test_units_and_caches_and_log_levels(admin: httpx2.AsyncClient, public
     assert shown["queue"] == {"running": 0, "waiting": 0, "draining": False}
     public.state.server.spoken.keep("audio_1", "anyone", "text")
     public.state.server.items.keep("msg_1", "anyone", "{}")
-    assert (await admin.post("/caches/flush")).json() == {"spoken_answers": 1, "items": 1, "stages": {"p": []}}
+    public.state.server.responses.keep("resp_1", Turn("anyone", [], None, "s"))
+    flushed = (await admin.post("/caches/flush")).json()
+    assert flushed == {"spoken_answers": 1, "items": 1, "responses": 1, "stages": {"p": []}}
     try:
         answer = await admin.put("/log-level", json={"level": "debug", "logger": "omni_serve.test"})
         assert answer.json() == {"logger": "omni_serve.test", "level": "debug"}

@@ -57,7 +57,7 @@ def said(content: Any, **fields: Any) -> dict[str, Any]:
         (CHAT, {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav", "rate": 1}},
          "audio.rate, audio.voice"),
         (RESPONSES, {"include": ["reasoning.encrypted_content"]}, "include.reasoning.encrypted_content"),
-        (RESPONSES, {"text": {"format": {"type": "text"}, "verbosity": "low"}, "store": True}, "text.verbosity, store"),
+        (RESPONSES, {"text": {"format": {"type": "text"}, "verbosity": "low"}, "store": True}, "text.verbosity"),
         (RESPONSES, {"reasoning": {"effort": "high", "summary": "auto"}}, "reasoning.effort, reasoning.summary"),
         (RESPONSES, {"input": [{"type": "reasoning", "id": "x", "summary": []}, {"role": "user", "content": "one", "mood": 1}]},
          "input[], input[].mood"),

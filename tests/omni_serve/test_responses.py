@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from omni_serve.app import Application
+from omni_serve.kept_responses import Turn
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -114,10 +115,82 @@ async def test_items_by_their_ids(app: Application, client: openai.AsyncOpenAI, 
         assert error.value.status_code == 413
 
 
+async def test_a_response_goes_on_from_another(app: Application, client: openai.AsyncOpenAI) -> None:
+    """As if the request had brought the whole conversation, also twice from the same place, streamed, and with calls of tools."""
+    first = await client.responses.create(model="tones", input="rain", instructions="Be brief.", tools=[TOOL])
+    call = first.output[-1]
+    assert call.type == "function_call"
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "wet"}
+    second = await client.responses.create(model="tones", input=[result], previous_response_id=first.id)
+    assert (second.output_text, second.previous_response_id) == ("wet", first.id)
+    for before, expected in (
+        (second, "user=rain assistant=So: tool=wet assistant=wet"),
+        (first, "user=rain assistant=So:"),
+    ):
+        for streams in (False, True):
+            asked: Any = {"model": "tones", "input": "history", "previous_response_id": before.id}
+            if streams:
+                async with client.responses.stream(**asked) as stream:
+                    answer = await stream.get_final_response()
+            else:
+                answer = await client.responses.create(**asked)
+            assert answer.output_text == expected
+    await client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="No response of the id"):
+        await client.responses.delete(first.id)
+    with pytest.raises(openai.BadRequestError, match=r"no response of the id .* is kept") as error:
+        await client.responses.create(model="tones", input="history", previous_response_id=first.id)
+    assert error.value.code == "previous_response_not_found"
+    answer = await client.responses.create(model="tones", input="history", previous_response_id=second.id)
+    assert answer.output_text == "user=rain assistant=So: tool=wet assistant=wet"
+    assert app.state.server.responses.find(second.id, "another") is None
+
+
+async def test_responses_that_are_not_kept(client: openai.AsyncOpenAI) -> None:
+    """``store: false``, and those that have failed."""
+    unkept = await client.responses.create(model="tones", input="one", store=False)
+    assert unkept.model_extra is not None
+    assert unkept.model_extra["store"] is False
+    stream = await client.responses.create(model="tones", input="one implode", stream=True, extra_body={"pause": 0.4})
+    begun, *_ = [each async for each in stream]
+    for identity in (unkept.id, begun.response.id):
+        with pytest.raises(openai.BadRequestError, match="previous_response_id: no response of the id"):
+            await client.responses.create(model="tones", input="history", previous_response_id=identity)
+
+
+async def test_a_conversation_is_not_larger_than_a_request(app: Application, client: openai.AsyncOpenAI) -> None:
+    server, name = app.state.server, "resp_large"
+    words: Any = [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 11_000}]
+    server.responses.keep(name, Turn("anyone", words, None, "s"))
+    with pytest.raises(openai.APIStatusError, match="larger than a request may be") as error:
+        await client.responses.create(model="tones", input="one", previous_response_id=name)
+    assert error.value.status_code == 413
+    words = [{"role": "user", "content": "x" * 900_000}] * 2
+    server.responses.keep(name, Turn("anyone", words, None, "s"))
+    with pytest.raises(openai.APIStatusError, match="over the limit of 1000000") as error:
+        await client.responses.create(model="tones", input="one", previous_response_id=name)
+    assert (error.value.status_code, server.body_budget.held) == (413, 0)
+
+
+async def test_the_responses_of_a_conversation_stay_with_one_replica(
+    app: Application, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(type(app.state.server), "stay", lambda self, session, metadata: asked.append(session))
+    first = await client.responses.create(model="tones", input="one")
+    second = await client.responses.create(model="tones", input="two", previous_response_id=first.id)
+    await client.responses.create(model="tones", input="three", previous_response_id=second.id)
+    await client.responses.create(model="tones", input="four", store=False)
+    assert asked == [first.id] * 3
+    await client.responses.create(model="tones", input="four", extra_headers={"x-omni-session": "mine"}, store=False)
+    assert asked[3:] == ["mine"]
+
+
 @pytest.mark.parametrize(
     ("given", "param"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"previous_response_id": 5}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
         ({"background": True}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),

@@ -95,4 +95,45 @@ def content_spans(inputs: Mapping[str, Any]) -> list[ContentSpan] | None:
     """
     if "content" not in inputs:
         return None if "features" in inputs else []
-    return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]
+    return spans_of(inputs["content"])
+
+
+ROWS_TOGETHER = 16
+"""Rows that one digest of :func:`row_digests` covers, as many as a block of the KV cache has."""
+
+Content = list[tuple[int, int, bytes]]
+"""Runs of positions: the first, the last plus one, and the digest of what they stand for."""
+
+
+def row_digests(rows: torch.Tensor, inputs: Mapping[str, Any]) -> Content | None:
+    """Return digests of the first rows of a talker's prompt, which a thinker makes of some positions of its own.
+
+    A row is a function of all positions of the thinker up to its own, so that conversations that begin alike have equal rows.
+
+    Args:
+        rows: ``[P]`` bool on the CPU, the positions of the rows.
+        inputs: of the thinker. If some of its features came without a digest, ``None`` is returned: nothing is shared.
+    """
+    spans = content_spans(inputs)
+    if spans is None:
+        return None
+    table = torch.cat([inputs["input_ids"].unsqueeze(0).double(), inputs["positions"].double()]).T.contiguous().numpy()
+    spans = sorted(spans, key=lambda span: span.start)
+    places = rows.nonzero()[:, 0].tolist()
+    chain, found = hashlib.blake2b(digest_size=16), Content()
+    done = at = 0
+    for start in range(0, len(places), ROWS_TOGETHER):
+        end = min(start + ROWS_TOGETHER, len(places))
+        last = places[end - 1] + 1
+        until = next((n for n in range(at, len(spans)) if spans[n].start >= last), len(spans))
+        chain.update(b"%d:%d:" % (last - done, until - at) + table[done:last].tobytes())
+        for span in spans[at:until]:
+            chain.update(b"%d:%d:%d:" % (span.start, span.end, len(span.digest)) + span.digest)
+        done, at = last, until
+        found.append((start, end, chain.copy().digest()))
+    return found
+
+
+def spans_of(content: Content | None) -> list[ContentSpan] | None:
+    """Return runs as a scheduler reads them."""
+    return None if content is None else [ContentSpan(start, end, bytes(digest)) for start, end, digest in content]

@@ -59,6 +59,9 @@ class TalkerStart(TypedDict):
     multimodal: torch.Tensor  # [U] bool: which rows are hidden states
     positions: torch.Tensor | None  # talker_positions, or None for text-only prompts (0, 1, 2, ...)
     position_delta: float
+    content: (
+        list[tuple[int, int, bytes]] | None
+    )  # runs of user rows: first, last + 1, digest of what they are; None: not shared
 
 
 class TalkerText(TypedDict):

@@ -13,6 +13,7 @@ from attrs import evolve
 
 from omni_core.api import ARRequest, FeedbackStrategy, InvalidRequestError, OmniRequest, RandomStream, SamplingParams
 from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.content import spans_of
 from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_network import Talker, load_talker, read_special
@@ -103,6 +104,8 @@ class TalkerRunner(SpokenTextRunner):
             position_delta=speech.start["position_delta"],
             state=speech,
             random=RandomStream(sampling.seed, stream=1),  # the thinker uses the same seed
+            # The rows behind them begin this reply: nobody shares those.
+            content=spans_of(speech.start["content"]),
         )
 
     def _user_rows(self, start: TalkerStart) -> torch.Tensor:

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from omni_core.api import ARModel, ARRequest, ConfigError, ForwardBatch, ForwardOutput, IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.content import content_spans
+from omni_qwen3.content import content_spans, row_digests
 from omni_qwen3.decode import tokenizer_of
 from omni_qwen3.external_decoder import load_external
 from omni_qwen3.interface import FRAME_SECONDS, THINKER_DEFAULTS
@@ -216,13 +216,14 @@ class ThinkerRunner(ARModelRunner):
     def _talker_start(self, state: _State) -> TalkerStart:
         assert state.hidden is not None
         merged = torch.where(state.multimodal.to(self.device).unsqueeze(-1), state.hidden, state.embeds)
-        begin = state.assistant_start
+        begin, user, inputs = state.assistant_start, state.user.cpu(), state.inputs
         return TalkerStart(
             user_rows=merged[state.user].cpu(),
             assistant_rows=state.embeds[begin : begin + 3].cpu(),
-            multimodal=state.multimodal[state.user.cpu()],
-            positions=state.inputs.get("talker_positions"),
-            position_delta=state.inputs.get("talker_position_delta", 0),
+            multimodal=state.multimodal[user],
+            positions=inputs.get("talker_positions"),
+            position_delta=inputs.get("talker_position_delta", 0),
+            content=row_digests(user, inputs),
         )
 
     def result(self, request: ARRequest) -> Written:

@@ -418,15 +418,23 @@ def test_turns_are_written_down() -> None:
     assert event["type"] == "conversation.item.input_audio_transcription.failed"
 
 
-def test_what_is_kept_is_bounded() -> None:
-    session = make(history_mib=0.05, items=5)
+@pytest.mark.parametrize(
+    ("bounds", "deleted"),
+    [
+        ({"history_mib": 0.13}, [0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 3]),
+        ({"items": 5}, [0, 0, 0, 0, 0, 3, 0, 0, 3, 0, 0, 3]),
+    ],
+)
+def test_what_is_kept_is_bounded_and_its_beginning_seldom_changes(bounds: dict[str, Any], deleted: list[int]) -> None:
+    session, found = make(**bounds), list[int]()
     session.receive(MANUAL, 0)
-    deleted = 0
-    for _ in range(8):
+    for _ in deleted:
         session.receive(append(voice(0.5)), 0)
-        deleted += kinds(session.receive({"type": "input_audio_buffer.commit"}, 0)).count("conversation.item.deleted")
-    assert deleted == 5
-    assert sum(item.size for item in session.conversation.items) <= 0.05 * 2**20
+        found.append(
+            kinds(session.receive({"type": "input_audio_buffer.commit"}, 0)).count("conversation.item.deleted")
+        )
+        assert sum(item.size for item in session.conversation.items) <= bounds.get("history_mib", 1) * 2**20
+    assert found == deleted
 
 
 def test_a_turn_is_bounded() -> None:

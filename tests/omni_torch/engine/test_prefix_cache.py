@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 import toy_model
-from asking import ids_together
+from asking import collect, ids_together
+from attrs import evolve
 from engine_harness import Driven
+from running import running
 from tiers import few
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
@@ -29,6 +32,7 @@ from omni_core.scheduling.base import IncomingMessage
 from omni_torch.engine.kv_cache import BlockPool, KVCache
 from omni_torch.engine.positions import BlockKeys
 from omni_torch.engine.scheduler import EngineScheduler
+from omni_torch.processes.ranks import FollowerInbox, LeaderInbox
 
 MODEL = ToyModel()
 GREEDY = SamplingParams(max_new_tokens=12, suppressed_ids=frozenset({toy_model.POISON_TOKEN}))
@@ -294,6 +298,88 @@ def test_eviction_is_least_recently_used_and_from_the_end_of_a_chain() -> None:
     assert pool.find(keys[b"b"]) == []
     assert pool.find(keys[b"a"]) == first
     assert pool.evictions == 3
+
+
+def test_blocks_that_nobody_uses_expire() -> None:
+    pool = BlockPool(6)
+    first, second = pool.take(2), pool.take(2)
+    assert first is not None
+    assert second is not None
+    for blocks, name in ((first, b"a"), (second, b"b")):
+        for index, block in enumerate(blocks):
+            pool.name(block, name + bytes([index]))
+    assert pool.expire(10) is None, "in use"
+    pool.now = 5.0
+    pool.give_back(first)
+    pool.now = 8.0
+    pool.give_back(second)
+    pool.share(first)  # used again at 12 s
+    pool.now = 12.0
+    pool.give_back(first)
+    assert pool.expire(10) == 6.0
+    pool.now = 18.0
+    assert pool.expire(10) == 4.0
+    assert pool.find([b"b\0", b"b\1"]) == []
+    assert pool.find([b"a\0", b"a\1"]) == first
+    pool.now = 22.0
+    assert pool.expire(10) is None
+    assert (pool.named, pool.free, pool.evictions) == (0, 6, 4)
+
+
+def _emptied(scheduler: EngineScheduler) -> threading.Event:
+    """Return what is set once blocks have expired and none is left."""
+    pool, done = scheduler.cache.pool, threading.Event()
+    expire = pool.expire
+
+    def noted(seconds: float) -> float | None:
+        due = expire(seconds)
+        if pool.evictions and not pool.named:
+            done.set()
+        return due
+
+    pool.expire = noted  # type: ignore[method-assign]
+    return done
+
+
+def test_an_idle_engine_forgets_in_time_without_being_asked(engine: Open) -> None:
+    driven = engine(prefix_cache_seconds=0.05)
+    emptied = _emptied(driven.scheduler)
+    answer = driven.answer("first", list(range(30)), sampling=GREEDY)["ids"]
+    assert emptied.wait(10)
+    assert driven.statistics()["shared_blocks"] == 0
+    assert driven.answer("again", list(range(30)), sampling=GREEDY)["ids"] == answer
+    assert driven.statistics()["reused_positions"] == 0
+
+
+class GreedyRunner(ToyRunner):
+    """Its requests can be sent to other ranks."""
+
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        return super().receive(evolve(message, data={**message.data, "sampling": GREEDY}))
+
+
+def test_all_ranks_forget_at_the_same_place() -> None:
+    options: dict[str, Any] = {"tp_size": 2, "kv_blocks": 60, "block_size": 4, "prefix_cache_seconds": 0.02}
+    leader, follower = (EngineScheduler(GreedyRunner(MODEL), **options) for _ in range(2))
+    leader.inbox = LeaderInbox("s", lambda message: follower.inbox.feed(message), leader.abort)  # type: ignore[attr-defined]
+    follower.inbox = FollowerInbox(follower.abort)
+    emptied = [_emptied(each) for each in (leader, follower)]
+    with running(leader), running(follower):
+        for number in range(6):
+            leader.inbox.put(IncomingMessage(f"r{number}", "new_request", {"prompt": list(range(20 + number))}))
+            for each in (leader, follower):
+                collect(each, 1)
+            if number == 3:
+                assert all(each.wait(10) for each in emptied)
+    counters = [each.statistics() for each in (leader, follower)]
+    assert counters[0] == counters[1]
+    assert counters[0]["evictions"] > 0
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_times_that_are_none_are_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="prefix_cache_seconds: must be above 0 and below 1e"):
+        EngineScheduler(ToyRunner(MODEL), prefix_cache_seconds=seconds)
 
 
 def test_a_shared_block_is_not_freed_while_it_is_read() -> None:

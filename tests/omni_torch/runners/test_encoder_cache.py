@@ -99,3 +99,19 @@ def test_a_cleared_cache_is_empty() -> None:
     assert encoder.ask(cache, b"a", b"b") == [97, 98]
     assert encoder.calls == [[b"a", b"b"]] * 2
     assert cache.statistics()["encoder_cache.evictions"] == 0
+
+
+def test_pieces_that_nobody_uses_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("omni_torch.runners.encoder_cache.time.monotonic", lambda: now)
+    cache: EncoderCache[tuple[torch.Tensor, ...]] = EncoderCache(100 * PIECE)
+    for name in (b"a", b"b"):
+        cache.encode([name], lambda indices: [(torch.zeros(PIECE // 4),) for _ in indices])
+    now += 3000.0
+    cache.encode([b"a"], lambda indices: [])
+    now += 1000.0
+    assert cache.statistics()["encoder_cache.bytes"] == PIECE
+    cache.encode([b"a"], lambda indices: [])
+    now += 3600.0
+    assert cache.statistics()["encoder_cache.bytes"] == 0
+    assert cache.statistics()["encoder_cache.evictions"] == 2

@@ -27,6 +27,9 @@ class TalkerStart(TypedDict):
     rows: torch.Tensor  # [P, hidden]: hidden states, plus the input embeddings of text
     positions: torch.Tensor  # [3, P] int64
     position_delta: int
+    content: (
+        list[tuple[int, int, bytes]] | None
+    )  # runs of rows: first, last + 1, digest of what they are; None: not shared
 
 
 class TalkerText(TypedDict):

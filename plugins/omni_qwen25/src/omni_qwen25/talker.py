@@ -12,6 +12,7 @@ import torch
 from omni_core.api import (
     ARRequest,
     ConfigError,
+    ContentSpan,
     FeedbackStrategy,
     ForwardBatch,
     ForwardOutput,
@@ -20,6 +21,7 @@ from omni_core.api import (
     RandomStream,
     SamplingParams,
 )
+from omni_qwen3.content import digest_of, spans_of
 from omni_qwen3.payloads import talker_params
 from omni_qwen25.config import TalkerConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
@@ -132,6 +134,9 @@ class TalkerRunner(SpokenTextRunner):
         prompt, delta = len(start["rows"]), start["position_delta"]
         after = torch.arange(prompt + delta, prompt + delta + 2).expand(3, -1)
         sampling = self.sampling(speech.request)
+        content = spans_of(start["content"])
+        if content is not None:  # the voice and the first token are not in the ids
+            content.append(ContentSpan(prompt, prompt + 2, digest_of("opening", rows[prompt:].float().cpu())))
         return ARRequest(
             request_id=request_id,
             request=speech.request,
@@ -142,4 +147,5 @@ class TalkerRunner(SpokenTextRunner):
             position_delta=delta,
             state=speech,
             random=RandomStream(sampling.seed, stream=1),  # the thinker uses the same seed
+            content=content,
         )

@@ -9,7 +9,7 @@ import torch
 from attrs import define, field
 
 from omni_core.api import ARRequest, ForwardBatch, ForwardOutput, IncomingMessage, OutgoingMessage
-from omni_qwen3.content import content_spans
+from omni_qwen3.content import content_spans, row_digests
 from omni_qwen3.interface import THINKER_DEFAULTS
 from omni_qwen3.payloads import thinker_params
 from omni_qwen3.routing import wants_audio
@@ -175,6 +175,7 @@ class ThinkerRunner(ARModelRunner):
             rows=(state.hidden + state.text).cpu(),
             positions=state.inputs["positions"],
             position_delta=state.inputs["position_delta"],
+            content=row_digests(torch.ones(len(state.hidden), dtype=torch.bool), state.inputs),
         )
 
     def result(self, request: ARRequest) -> Written:

@@ -175,10 +175,13 @@ async def drain(request: Request) -> Response:
 
 
 async def flush(request: Request) -> Response:
-    """Forget what the server and the stages keep between requests: spoken answers, cached prefixes, encoded media and voices."""
+    """Forget what the server and the stages keep between requests: spoken answers, responses, cached prefixes, encoded media and voices."""
     server = server_of(request)
     stages = await server.pipe.flush_caches()
-    return json_response({"spoken_answers": server.spoken.clear(), "items": server.items.clear(), "stages": stages})
+    kept = {
+        "spoken_answers": server.spoken.clear(), "items": server.items.clear(), "responses": server.responses.clear()
+    }  # fmt: skip
+    return json_response({**kept, "stages": stages})
 
 
 async def log_level(request: Request) -> Response:

@@ -26,11 +26,13 @@ class Items:
     Attributes:
         messages: of the chat.
         places: where each of them is in the response's request.
+        items: what the request adds to the conversation.
         reasoning: the pipeline reads what the model has thought before a message or a call.
     """
 
     messages: list[dict[str, Any]] = field(factory=list)
     places: list[str] = field(factory=list)
+    items: list[Any] = field(factory=list)
     reasoning: bool = False
     _thoughts: str = ""
 
@@ -42,6 +44,7 @@ class Items:
         kept: Callable[[str], str | None],
         most: int,
         reasoning: bool = False,
+        earlier: Sequence[Any] = (),
     ) -> Items:
         """Return the messages of a chat. Raises ApiError 400 or 413 that names the item.
 
@@ -49,12 +52,16 @@ class Items:
             kept: returns an item of an earlier response as JSON, by its id.
             most: characters of all those items.
             reasoning: as the attribute.
+            earlier: the items of the conversation before.
         """
         made = cls(reasoning=reasoning)
         if instructions:
             made._add("instructions", role="system", content=instructions)
+        for item in earlier:
+            made._item(item, "previous_response_id")
         if isinstance(items, str):
             made._add("input", role="user", content=items)
+            made.items.append({"role": "user", "content": items})
         else:
             for index, item in enumerate(items):
                 where = f"input[{index}]"
@@ -68,6 +75,7 @@ class Items:
                         raise ApiError(413, problem, param=where)
                     item = json.loads(found)
                 made._item(item, where)
+                made.items.append(item)
         return made
 
     def _add(self, place: str, **message: Any) -> None:

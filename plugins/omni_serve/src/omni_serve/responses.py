@@ -1,5 +1,5 @@
-"""``POST /v1/responses``: text and calls of tools in the form of OpenAI's newer API. It is a chat in other words: no response is kept,
-so that a request brings the whole conversation (``previous_response_id`` is refused), or ids of items that it was answered with.
+"""``POST /v1/responses``: text and calls of tools in the form of OpenAI's newer API. It is a chat in other words: a request brings the
+whole conversation, or goes on from an earlier response, which is kept for a while (``previous_response_id``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from omni_core.api import shown
 from omni_serve.bodies import RawRoute, body_of, json_response, schema
+from omni_serve.body_budget import FREE_BYTES
 from omni_serve.calls import Thought
 from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
+from omni_serve.kept_responses import Turn
 from omni_serve.response_items import Items, choice_of, tools_of
-from omni_serve.server import key_of, server_of
+from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import argument_pieces
@@ -47,6 +50,7 @@ class ResponsesRequest(BaseModel):
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     previous_response_id: str | None = None
+    store: bool | None = None
     conversation: Any = None
 
 
@@ -59,13 +63,12 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation with text or calls of tools."""
     server = server_of(request)
     asked = await body_of(request, ResponsesRequest, media=["input"])
-    for name in ("previous_response_id", "conversation"):
-        if getattr(asked, name) is not None:
-            raise invalid(
-                f"{name}: this server keeps no responses; send the whole conversation as input",
-                name,
-                "unsupported_parameter",
-            )
+    if asked.conversation is not None:
+        raise invalid(
+            "conversation: this server keeps none; send previous_response_id, or the whole conversation as input",
+            "conversation",
+            "unsupported_parameter",
+        )
     for name in _OF_CHATS:
         if (asked.model_extra or {}).get(name) is not None:
             raise invalid(f"{name}: belongs to /v1/chat/completions, not here", name, "unsupported_parameter")
@@ -73,8 +76,14 @@ async def create_response(request: Request) -> Response:
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
     owner, most = key_of(request).name, server.settings.limits.text_characters
+    before = _before(server, request, asked)
     items = Items.read(
-        asked.input, asked.instructions, lambda name: server.items.find(name, owner), most, server.interface.reasoning
+        asked.input,
+        asked.instructions,
+        lambda name: server.items.find(name, owner),
+        most,
+        server.interface.reasoning,
+        () if before is None else before.conversation,
     )
     if not items.messages:
         raise invalid("input: there is nothing to answer", "input", "invalid_value")
@@ -96,13 +105,48 @@ async def create_response(request: Request) -> Response:
     )
     try:
         chat = await Chat.make(server, request, chat_request, (*ResponsesRequest.model_fields, "extra_body"))
-        answer = _Answer(asked, items, chat)
+        answer = _Answer(asked, items, chat, before)
     except ApiError as error:
         raise items.in_their_words(error) from None
     if asked.stream:
         ping = server.settings.ping_seconds
         return Stream(answer.stream(), "text/event-stream", events=True, failed=answer.failed, ping_seconds=ping)
     return json_response(await unless_gone(request, answer.whole()))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(request: Request) -> Response:
+    """Forget a response. Those that go on from it stay."""
+    server, identity = server_of(request), request.path_params["response_id"]
+    if not server.responses.delete(identity, key_of(request).name):
+        raise ApiError(404, f"No response of the id {shown(identity)} is kept.", code="not_found")
+    return json_response({"id": identity, "object": "response", "deleted": True})
+
+
+def _before(server: Server, request: Request, asked: ResponsesRequest) -> Turn | None:
+    """Return the response that a request goes on from. Its media count as if the request had brought them.
+
+    Raises:
+        ApiError: 400, it is not kept; 413, with it the request is larger than a request may be; 503, there is no room for it now.
+    """
+    name = asked.previous_response_id
+    if name is None:
+        return None
+    turn = server.responses.find(name, key_of(request).name)
+    if turn is None:
+        problem = f"no response of the id {shown(name)} is kept: they expire, and `store: false` keeps none"
+        raise invalid(
+            f"previous_response_id: {problem}; send the whole conversation as input",
+            "previous_response_id",
+            "previous_response_not_found",
+        )
+    limits = server.settings.limits
+    if turn.values > limits.json_values or turn.size > limits.body_mib * 2**20:
+        problem = "the conversation is larger than a request may be (body_mib, json_values); begin a new one"
+        raise ApiError(413, f"previous_response_id: {problem}", param="previous_response_id", code="too_large")
+    if turn.size > FREE_BYTES:
+        request.scope["omni.body"].take(turn.size)
+    return turn
 
 
 def _new_id(prefix: str) -> str:
@@ -116,10 +160,25 @@ class _Answer:
     asked: ResponsesRequest
     items: Items
     chat: Chat
+    before: Turn | None = None
     identity: str = field(factory=lambda: _new_id("resp"))
     created: int = field(factory=lambda: int(time.time()))
     output: list[dict[str, Any]] = field(factory=list)
     _number: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if self.is_kept:
+            self.chat.server.stay(self.session, self.chat.call.request.metadata)
+
+    @property
+    def is_kept(self) -> bool:
+        """Later requests may go on from it and refer to its items, unless the client says ``store: false``."""
+        return self.asked.store is not False
+
+    @property
+    def session(self) -> str:
+        """The id of the first response of the conversation, which all of them have in common."""
+        return self.identity if self.before is None else self.before.session
 
     async def whole(self) -> dict[str, Any]:
         """Return the finished ``response`` object."""
@@ -158,6 +217,10 @@ class _Answer:
                 yield each
         for each in message.end():
             yield each
+        if self.is_kept:
+            call = self.chat.call
+            turn = Turn(call.key.name, [*self.items.items, *self.output], self.before, self.session)
+            call.server.responses.keep(self.identity, turn)
         kind = "response.completed" if self._status == "completed" else "response.incomplete"
         yield self._event(kind, response=self._object(self._status))
 
@@ -201,9 +264,9 @@ class _Answer:
         ]
 
     def keep(self, item: dict[str, Any]) -> None:
-        """Add a finished item; later requests may refer to it, unless the client says ``store: false``."""
+        """Add a finished item."""
         self.output.append(item)
-        if (self.asked.model_extra or {}).get("store") is not False:
+        if self.is_kept:
             self.chat.server.items.keep(item["id"], self.chat.call.key.name, json.dumps(item))
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -226,8 +289,8 @@ class _Answer:
             "model": self.asked.model,
             "output": list(self.output) if finished else [],
             "parallel_tool_calls": self.asked.parallel_tool_calls is not False,
-            "previous_response_id": None,
-            "store": False,
+            "previous_response_id": self.asked.previous_response_id,
+            "store": self.is_kept,
             "temperature": extra.get("temperature"),
             "text": {"format": {"type": "text"}},
             "tool_choice": self.asked.tool_choice or "auto",

@@ -19,6 +19,7 @@ from omni_serve.auth import Key, KeyRing
 from omni_serve.body_budget import BodyBudget
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError
+from omni_serve.kept_responses import KeptResponses
 from omni_serve.limits import Admission
 from omni_serve.live_input import OpenRequest
 from omni_serve.media import check_fetching
@@ -83,6 +84,7 @@ class Server:
     units: Units
     spoken: EarlierAnswers
     items: EarlierAnswers
+    responses: KeptResponses
     voices: VoiceStore | None
     interface: Interface
     parameters: ParameterNames
@@ -113,6 +115,9 @@ class Server:
             units=Units(config, pipe.health),
             spoken=EarlierAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),
             items=EarlierAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),
+            responses=KeptResponses(
+                settings.audio_seconds_kept, settings.audio_answers_kept, int(settings.responses_mib * 2**20)
+            ),
             voices=VoiceStore(settings.voices_dir) if settings.voices_dir is not None else None,
             interface=config.interface or Interface(),
             parameters=ParameterNames(config),
@@ -141,11 +146,14 @@ class Server:
 
     def apply_session(self, connection: HTTPConnection, metadata: dict[str, Any]) -> None:
         """Send all requests of a session (``x-omni-session``) to the replicas that hold its caches."""
-        session = connection.headers.get("x-omni-session")
-        if session:
-            for stage in self.pipe.config.stages:
-                if stage.affinity_key is not None:
-                    metadata.setdefault(stage.affinity_key, session)
+        if session := connection.headers.get("x-omni-session"):
+            self.stay(session, metadata)
+
+    def stay(self, session: str, metadata: dict[str, Any]) -> None:
+        """Send a request to the replicas that hold the caches of a session, if it says nothing else."""
+        for stage in self.pipe.config.stages:
+            if stage.affinity_key is not None:
+                metadata.setdefault(stage.affinity_key, session)
 
     @contextmanager
     def enter_session(self, key: Key, endpoint: str) -> Iterator[None]:

@@ -65,7 +65,7 @@ class RealtimeLimits:
         sessions_per_key: likewise, of one key.
         turn_seconds: the longest turn of a user; what is said after it is the next turn.
         history_mib: recordings, images and texts that a session keeps (half an hour of speech is 55 MiB); beyond, the oldest items
-            are deleted, and the client is told.
+            are deleted until three quarters are left, and the client is told.
         memory_mib: what all sessions keep together, and those of one key half of it; beyond, sound and items are refused.
         items: how many items, likewise.
         idle_seconds: the longest time without an event of the client.
@@ -114,8 +114,9 @@ class Settings:
         keys: API keys by name, for one run; kept as hashes only.
         public_metrics: ``/metrics`` needs no key.
         voices_dir: uploaded voices are kept here, across restarts. ``None``: uploads are refused.
-        audio_seconds_kept: how long a spoken answer, or an item of a response, can be referred to by its id.
+        audio_seconds_kept: how long a spoken answer, a response or an item of one can be referred to by its id.
         audio_answers_kept: how many of each.
+        responses_mib: memory of the conversations that ``previous_response_id`` goes on from; beyond, the oldest are forgotten.
         fetch_urls: media may be named by http and https URLs, which are fetched from public addresses only.
         media_hosts: the hosts of those URLs, exact names or ``*.example.org``, redirects included; empty: any public one.
         hosts: the host names by which clients may call, against web pages that lead a name of theirs to this machine. Empty: any.
@@ -143,6 +144,7 @@ class Settings:
     voices_dir: Path | None = None
     audio_seconds_kept: float = 3600.0
     audio_answers_kept: int = 4096
+    responses_mib: float = 128.0
     fetch_urls: bool = False
     media_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()

@@ -8,6 +8,11 @@ from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.items import Item
 
+RETAINED = 0.75
+"""The part of the bounds that is left once they were reached: what is deleted changes the beginning of the next prompt, so that all of it
+is computed anew, which must not happen in every turn.
+"""
+
 
 @define
 class Conversation:
@@ -93,10 +98,12 @@ class Conversation:
         self.items.remove(item)
 
     def shorten(self, keep: set[str]) -> list[Item]:
-        """Remove the oldest items until the rest is within the bounds; return them. Those of ``keep`` stay."""
-        size, removed = self.size, []
+        """Remove the oldest items of a conversation beyond its bounds, down to :data:`RETAINED`; return them. Those of ``keep`` stay."""
+        size, removed = self.size, list[Item]()
+        if size <= self.most_bytes and len(self.items) <= self.most_items:
+            return removed
         for item in list(self.items[:-1]):
-            if size <= self.most_bytes and len(self.items) <= self.most_items:
+            if size <= RETAINED * self.most_bytes and len(self.items) <= RETAINED * self.most_items:
                 break
             if item.id not in keep and item.role != "system":
                 self.items.remove(item)

@@ -88,7 +88,7 @@ class Turns:
             server.parameters.pace(parameters.params, config.audio.output.speed, "audio.output.speed")
             voice = config.audio.output.voice
             apply_voice(server, self.key, voice, inputs, parameters.metadata, "audio.output.voice")
-        self._stay(parameters.metadata)
+        server.stay(self.session, parameters.metadata)
         outputs = server.interface.outputs
         wanted: list[str] = [
             each for each in ("text", "audio") if each in outputs and (config.speaks or each == "text")
@@ -104,13 +104,8 @@ class Turns:
         """
         recording = asked.recording if isinstance(asked, Transcribe) else None
         request = transcription_request(self.server, recording, {"language": asked.language, "prompt": asked.prompt})
-        self._stay(request.metadata)
+        self.server.stay(self.session, request.metadata)
         return Call(self.server, self.key, request, speech=False, transcribes=True, guesses=True, input=sound)
-
-    def _stay(self, metadata: dict[str, Any]) -> None:
-        for stage in self.server.pipe.config.stages:
-            if stage.affinity_key is not None:
-                metadata.setdefault(stage.affinity_key, self.session)
 
     async def read_media(self, event: dict[str, Any], wire: Wire) -> None:
         """Put bytes in place of the images and recordings of an event's items: images are decoded once, recordings become files.

@@ -65,7 +65,10 @@ class _TalkerRequests(Refusing):
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         width, prompt = _thinker()[0].hidden_size, 4 + number
         start = TalkerStart(
-            rows=drawn(number, prompt, width), positions=torch.arange(prompt).expand(3, -1), position_delta=0
+            rows=drawn(number, prompt, width),
+            positions=torch.arange(prompt).expand(3, -1),
+            position_delta=0,
+            content=None,
         )
         texts = [TalkerText(token_ids=[n], rows=drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
         request = OmniRequest(params={"talker": sampling})

@@ -73,6 +73,7 @@ class _TalkerRequests(Refusing):
             multimodal=torch.arange(rows) % 2 == 1,
             positions=None,
             position_delta=0,
+            content=None,
         )
         texts = [TalkerText(token_ids=[n], embeds=drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
         request = OmniRequest(params={"talker": sampling})

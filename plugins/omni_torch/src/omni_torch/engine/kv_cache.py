@@ -1,7 +1,8 @@
 """The paged KV cache: one tensor per layer, cut into blocks, and the pool that allocates blocks to requests.
 
 A block with a content key (:class:`omni_torch.engine.positions.BlockKeys`) can be used by several requests at once. It stays cached
-after its last user has released it, until its memory is needed; the least recently used blocks are evicted first.
+after its last user has released it, until its memory is needed or it has not been used for a given time; the least recently used
+blocks are evicted first.
 """
 
 from __future__ import annotations
@@ -21,18 +22,23 @@ EVICTED_AT_ONCE = 16
 
 
 class BlockPool:
-    """Allocates block numbers and counts their references. Low numbers first: a request's blocks are then often adjacent."""
+    """Allocates block numbers and counts their references. Low numbers first: a request's blocks are then often adjacent.
+
+    Attributes:
+        now: the time in seconds, which the owner sets.
+    """
 
     def __init__(self, blocks: int) -> None:
         self.total = blocks
         self.evictions = 0
         self.peak = 0
+        self.now = 0.0
         self._free = list(range(blocks))
         self._references: dict[int, int] = {}
         self._by_key: dict[bytes, int] = {}
         self._keys: dict[int, bytes] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        """Cached blocks without references, least recently used first."""
+        self._idle: OrderedDict[int, float] = OrderedDict()
+        """Cached blocks without references and since when, least recently used first."""
 
     @property
     def free(self) -> int:
@@ -61,6 +67,15 @@ class BlockPool:
             del self._by_key[self._keys.pop(block)]
             heapq.heappush(self._free, block)
         self.evictions += count
+
+    def expire(self, seconds: float) -> float | None:
+        """Evict the cached blocks that have had no reference for so long; return in how many seconds the next one will be due."""
+        while self._idle:
+            due = next(iter(self._idle.values())) + seconds - self.now
+            if due > 0:
+                return due
+            self._evict(1)
+        return None
 
     def name(self, block: int, key: bytes) -> None:
         """Let an allocated block be found by ``key``. A second block with the same content gets no key."""
@@ -125,7 +140,7 @@ class BlockPool:
             del self._references[block]
             unused.append(block)
             if block in self._keys:
-                self._idle[block] = None
+                self._idle[block] = self.now
             else:
                 heapq.heappush(self._free, block)
         return unused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 
-from omni_core.api import ARRequest
+from omni_core.api import ARRequest, ContentSpan
 from omni_torch.loop.packing import ids, rotary
 
 
@@ -24,6 +24,10 @@ class BlockKeys:
         self._request, self._size = request, block_size
         self._keys: list[bytes] = []
         self._prompt = _identified(request) if identified is None else identified
+        self._content: dict[int, list[ContentSpan]] = {}
+        for span in request.content or ():
+            for block in range(span.start // block_size, -(-span.end // block_size)):
+                self._content.setdefault(block, []).append(span)
 
     def first(self, positions: int) -> list[bytes]:
         """Return the keys of the full blocks among the first ``positions`` positions that can have a key."""
@@ -50,10 +54,9 @@ class BlockKeys:
             for whole in (tokens, places):
                 width = len(whole) // (end - start)
                 key.update(whole[(begin - start) * width : (begin - start + self._size) * width])
-            for span in self._request.content or ():
+            for span in self._content.get(begin // self._size, ()):
                 first, last = max(span.start, begin), min(span.end, begin + self._size)
-                if first < last:
-                    key.update(b"%d:%d:%d:" % (first - begin, last - begin, len(span.digest)) + span.digest)
+                key.update(b"%d:%d:%d:" % (first - begin, last - begin, len(span.digest)) + span.digest)
             self._keys.append(key.digest())
 
 

@@ -37,6 +37,9 @@ DEFAULT_CONTEXT = 32768
 PATIENCE = 64
 """``patience`` without a policy."""
 
+LONGEST_SECONDS = 1e9
+"""``prefix_cache_seconds`` is less."""
+
 MAX_PRIORITY = 1000
 """The highest priority that a request may ask for in its ``metadata``; minus this is the lowest."""
 
@@ -57,6 +60,7 @@ class EngineScheduler(LoopedScheduler):
         kv_fraction: its size as a share of the device's free memory, instead.
         kv_blocks: its size in blocks, instead.
         prefix_cache: true if requests with equal prefixes share their KV blocks.
+        prefix_cache_seconds: how long blocks that no request uses are kept for later ones, at most.
         patience: steps without service after which a request's priority rises by one, 64 by default. Not with a ``policy``: there it is
             30 s.
         attention: one of :data:`omni_torch.engine.attention.BACKENDS`; by default the best that can work here.
@@ -91,6 +95,7 @@ class EngineScheduler(LoopedScheduler):
         max_context: int | None = None,
         kv_fraction: float | None = None,
         prefix_cache: bool = True,
+        prefix_cache_seconds: float = 3600.0,
         patience: int | None = None,
         attention: str = "auto",
         cuda_graphs: bool | type[Recorder] | None = None,
@@ -110,6 +115,11 @@ class EngineScheduler(LoopedScheduler):
         for name, value in {**options, "block_size": block_size, "patience": patience}.items():
             if value < 1:
                 raise ConfigError(f"{name}: must be at least 1, is {value}")
+        if not 0 < prefix_cache_seconds < LONGEST_SECONDS:
+            raise ConfigError(
+                f"prefix_cache_seconds: must be above 0 and below {LONGEST_SECONDS:g}, is {prefix_cache_seconds!r}; to keep nothing, "
+                "set prefix_cache to false"
+            )
         if tp_size > 1 and kv_fraction is not None:
             raise ConfigError(
                 "kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead"
@@ -169,6 +179,7 @@ class EngineScheduler(LoopedScheduler):
             chunk_alone=chunk_alone,
         )
         self._requests: dict[str, ARRequest] = {}
+        self._kept_seconds = prefix_cache_seconds
         self.steps = 0
         self.kernel_steps = 0
         self.tokens = 0
@@ -226,7 +237,8 @@ class EngineScheduler(LoopedScheduler):
     def step(self) -> StepResult | None:
         """See :class:`omni_torch.loop.autoregressive.StepPolicy`."""
         result = StepResult()
-        begin = self.clock()
+        begin = self.cache.pool.now = self.clock()
+        self.loop.wake_in = self.cache.pool.expire(self._kept_seconds)
         if self._pace is not None:
             self._learn(self._pace, begin)
         plan = self.batcher.plan(partial(self._can_step, result), begin)

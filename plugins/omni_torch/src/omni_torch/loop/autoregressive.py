@@ -78,6 +78,7 @@ class AutoregressiveLoop(LoopScheduler):
 
     Attributes:
         paused: requests whose outputs wait for a slow reader; a policy whose scheduler offers ``pause`` computes none of them.
+        wake_in: seconds after which the loop takes a turn though no message comes, set by the policy in a step; ``None``: it sleeps on.
 
     Raises:
         ConfigError: the runner's model computes on another scheduler only, which it names in ``required_scheduler``; or the runner
@@ -91,6 +92,7 @@ class AutoregressiveLoop(LoopScheduler):
         self._policy: StepPolicy = weakref.proxy(policy)
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
         self.paused: set[str] = set()
+        self.wake_in: float | None = None
         required = getattr(runner.model, "required_scheduler", None)
         if required not in (None, *(f"{kind.__module__}:{kind.__qualname__}" for kind in type(policy).__mro__)):
             raise ConfigError(
@@ -117,7 +119,7 @@ class AutoregressiveLoop(LoopScheduler):
             super().start()
 
     def turn(self) -> bool:
-        """Take all messages and compute a step; or sleep until a message comes. ``False`` after :meth:`stop`."""
+        """Take all messages and compute a step; or sleep until a message comes or it is time. ``False`` after :meth:`stop`."""
         if self.inbox.closed:
             return False
         for message in self.inbox.drain():
@@ -125,11 +127,10 @@ class AutoregressiveLoop(LoopScheduler):
         self.drop_aborted()
         result = self._policy.step()
         if result is None:
-            following = self.inbox.get()
-            if following is None:
-                return False
-            self._receive(following)
-            return True
+            following = self.inbox.get(self.wake_in)
+            if following is not None:
+                self._receive(following)
+            return following is not None or self.wake_in is not None
         while result.failed:  # no local refers to an error: its traceback refers to this frame
             self._fail(*result.failed.popitem())
         for request, token in result.sampled:

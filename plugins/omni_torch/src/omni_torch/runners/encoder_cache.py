@@ -1,13 +1,14 @@
 """A cache of encoder outputs by content: media that are sent again are not encoded again.
 
 Keys are digests of the content (an image, a clip, a reference voice), so equal content is shared whatever its source;
-the size is bounded, and the least recently used entries are evicted first. One cache serves all requests of an
-encoder's process.
+the size is bounded, the least recently used entries are evicted first, and so are those that were not used for long. One cache
+serves all requests of an encoder's process.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -15,6 +16,9 @@ from typing import Generic, TypeVar
 import torch
 
 from omni_core.api import ConfigError
+
+KEPT_SECONDS = 3600.0
+"""The time for which a piece is kept that nobody uses; it is looked at when the cache is."""
 
 Encoded = TypeVar("Encoded", bound="tuple[torch.Tensor, ...]")
 
@@ -33,7 +37,7 @@ class EncoderCache(Generic[Encoded]):
         if max_bytes < 0:
             raise ConfigError(f"an encoder cache cannot hold {max_bytes} bytes; 0 turns it off")
         self.max_bytes = max_bytes
-        self._pieces: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._pieces: OrderedDict[bytes, tuple[float, Encoded]] = OrderedDict()
         self._bytes = self._hits = self._misses = self._evictions = 0
         self._lock = threading.Lock()
 
@@ -45,9 +49,9 @@ class EncoderCache(Generic[Encoded]):
                 nothing is missing.
         """
         with self._lock:
-            known = {digest: self._pieces[digest] for digest in digests if digest in self._pieces}
-            for digest in known:
-                self._pieces.move_to_end(digest)
+            self._expire()
+            known = {digest: self._pieces.pop(digest)[1] for digest in dict.fromkeys(digests) if digest in self._pieces}
+            self._pieces.update({digest: (time.monotonic(), piece) for digest, piece in known.items()})
             wanted = [i for i, digest in enumerate(digests) if digest not in known and digest not in digests[:i]]
             self._hits += len(digests) - len(wanted)
             self._misses += len(wanted)
@@ -65,12 +69,21 @@ class EncoderCache(Generic[Encoded]):
             if digest in self._pieces:
                 return
             while self._bytes + size > self.max_bytes:
-                _, oldest = self._pieces.popitem(last=False)
-                self._bytes -= _bytes(oldest)
-                self._evictions += 1
+                self._evict()
             # Copies: a view would keep the whole tensor that it belongs to in memory.
-            self._pieces[digest] = tuple(each.clone() for each in piece)  # type: ignore[assignment]
+            self._pieces[digest] = time.monotonic(), tuple(each.clone() for each in piece)  # type: ignore[assignment]
             self._bytes += size
+
+    def _evict(self) -> None:
+        _, (_, oldest) = self._pieces.popitem(last=False)
+        self._bytes -= _bytes(oldest)
+        self._evictions += 1
+
+    def _expire(self) -> None:
+        """Evict what was not used for :data:`KEPT_SECONDS`. Under the lock."""
+        since = time.monotonic() - KEPT_SECONDS
+        while self._pieces and next(iter(self._pieces.values()))[0] <= since:
+            self._evict()
 
     def clear(self) -> None:
         """Forget all pieces. From any thread."""
@@ -81,6 +94,7 @@ class EncoderCache(Generic[Encoded]):
     def statistics(self) -> dict[str, float]:
         """Return counters since the start, and the size now."""
         with self._lock:
+            self._expire()
             return {
                 "encoder_cache.hits": float(self._hits),
                 "encoder_cache.misses": float(self._misses),

@@ -158,6 +158,7 @@ def create_answer(
     kv_blocks: int | None = None,
     max_context: int | None = None,
     prefix_cache: bool = True,
+    prefix_cache_seconds: float = 3600.0,
     attention: str = "auto",
     gpu_memory: int | float | None = None,
 ) -> Scheduler:
@@ -167,7 +168,8 @@ def create_answer(
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
         limits: as of :func:`omni_transformers.words.prepare.create_prepare`.
         max_running: requests computed together; by default 32, in turns 8.
-        max_batch_tokens, chunk_size, kv_cache_mb, kv_blocks, max_context, prefix_cache, attention, gpu_memory: as the engine has them.
+        max_batch_tokens, chunk_size, kv_cache_mb, kv_blocks, max_context, prefix_cache, prefix_cache_seconds, attention, gpu_memory: as
+            the engine has them.
 
     Raises:
         ConfigError: as :func:`engine_model`, or an option is out of range.
@@ -190,6 +192,7 @@ def create_answer(
         kv_blocks=kv_blocks,
         max_context=max_context,
         prefix_cache=prefix_cache,
+        prefix_cache_seconds=prefix_cache_seconds,
         attention=attention,
         gpu_memory=gpu_memory,
     )
