@@ -62,7 +62,7 @@ class Recogniser:
             elif isinstance(action, Finish):
                 assert action.item in self.open
                 self.finished.add(action.item)
-            elif isinstance(action, Abort):
+            elif isinstance(action, Abort) and action.reply.startswith("item"):
                 del self.open[action.reply]
                 self.finished.discard(action.reply)
                 self.aborted.append(action.reply)
@@ -264,6 +264,32 @@ def test_without_room_a_turn_is_written_down_at_its_end() -> None:
     (item,) = recogniser.whole
     assert kinds(session.said(item, "two")) == [DELTA]
     assert kinds(session.transcribed(item, "two", {})) == [COMPLETED]
+
+
+def test_the_live_api_sends_each_word_once() -> None:
+    start = {"type": "session.start", "session": {"model": "m"}}
+    live = Live.start(start, LISTENS, lambda config: Session(LISTENS, config), 0.0, 100)
+    recogniser = Recogniser(live.session)
+
+    def translated(actions: list[Action]) -> list[dict[str, Any]]:
+        recogniser.take(actions)
+        return [made for event in events(actions) if (made := live.translate(event, 2.0))]
+
+    sound = append(np.concatenate([silence(0.5), voice(0.5)])) | {"type": "session.input_audio.append"}
+    assert translated(live.receive(sound, 1.0)[0]) == []
+    (item,) = recogniser.open
+    (first,) = translated(live.session.said(item, " one", " two"))
+    assert (first["type"], first["delta"], first["end_ms"]) == ("session.input_transcript.delta", "one", 2000)
+    assert 0 < first["start_ms"] < 500
+    assert translated(live.session.said(item, "", " to")) == []
+    quiet = append(silence(0.7)) | {"type": "session.input_audio.append"}
+    translated(live.receive(quiet, 1.0)[0])
+    (second,) = translated(live.session.transcribed(item, "one too", {}))
+    assert (second["delta"], second["start_ms"]) == (" too", first["start_ms"])
+    translated(live.receive(sound, 1.0)[0])
+    translated(live.receive(quiet, 1.0)[0])
+    whole = list(recogniser.open)[-1]
+    assert [event["delta"] for event in translated(live.session.transcribed(whole, "three", {}))] == ["three"]
 
 
 STEPS = [

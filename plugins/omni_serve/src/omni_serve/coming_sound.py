@@ -100,16 +100,11 @@ class ComingSound(LiveInput):
     ) -> None:
         super().__init__(lambda pieces: AudioChunk(np.concatenate(pieces), self._rate))
         self._form, self._receive, self._more, self._body = form, receive, more, body
-        self._fields = fields
-        self._limits = DecodingLimits(
-            max_audio_seconds=limits.audio_seconds,
-            max_file_mb=int(limits.media_mib),
-            max_request_samples=limits.media_samples,
-        )
-        self._rate = 0
-        self._window = Window()
-        self._decoded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._gone = asyncio.Event()
+        self._fields, self._limits = fields, limits
+        self._loop = asyncio.get_running_loop()
+        self._window, self._gone = Window(), asyncio.Event()
+        self._rate = self._size = 0
+        self._is_decoded = self._is_checked = False
 
     async def gone(self) -> Message:
         """Return when the client has disconnected."""
@@ -139,7 +134,7 @@ class ComingSound(LiveInput):
 
     async def _read(self) -> None:
         try:
-            await self._window.write(self._form.begin())
+            await self._write(self._form.begin())
             while self._more:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
@@ -147,13 +142,13 @@ class ComingSound(LiveInput):
                     return
                 self._more = message.get("more_body", False)
                 self._body.give_back()  # what waits here is little
-                await self._window.write(self._form.feed(message.get("body", b"")))
+                await self._write(self._form.feed(message.get("body", b"")))
                 self._check_late()
             if not self._form.has_ended:
                 raise invalid("file: the form ends before the file does", "file", "invalid_form")
+            self._is_checked = True
             self._window.end()
-            await self._decoded
-            self.finish()
+            self._finish()
         except ApiError as error:
             self.fail(error)
         except (FormParserError, ValueError, KeyError) as error:
@@ -162,6 +157,17 @@ class ComingSound(LiveInput):
             while (await self._receive())["type"] != "http.disconnect":
                 pass
             self._gone.set()
+
+    async def _write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > (most := self._limits.media_mib) * 2**20:
+            raise ApiError(413, f"file: over the limit of {most:g} MiB", code="media_too_large", param="file")
+        await self._window.write(data)
+
+    def _finish(self) -> None:
+        """End the input when all of the form has come and all of its sound is decoded: a decoder may end before the file does."""
+        if self._is_checked and self._is_decoded:
+            self.finish()
 
     def _check_late(self) -> None:
         for name in self._form.late:
@@ -173,21 +179,25 @@ class ComingSound(LiveInput):
 
     def _decode(self) -> None:
         """Decode, in the thread."""
-        loop, error = self._decoded.get_loop(), None
-        pieces: list[Samples] = []
+        error, pieces = None, list[Samples]()
+        limits = DecodingLimits(
+            max_audio_seconds=self._limits.audio_seconds,
+            max_file_mb=int(self._limits.media_mib) + 1,
+            max_request_samples=self._limits.media_samples,
+        )
         try:
-            for samples, rate in forward_sound(self._window, self._limits, "file"):
+            for samples, rate in forward_sound(self._window, limits, "file"):
                 pieces.append(samples)
                 if self._window.is_empty or sum(map(len, pieces)) >= rate:
-                    asyncio.run_coroutine_threadsafe(self._take(pieces, rate), loop).result()
+                    asyncio.run_coroutine_threadsafe(self._take(pieces, rate), self._loop).result()
                     pieces = []
             if pieces:
-                asyncio.run_coroutine_threadsafe(self._take(pieces, rate), loop).result()
+                asyncio.run_coroutine_threadsafe(self._take(pieces, rate), self._loop).result()
         except InvalidRequestError as found:
             error = undecoded(found, "audio", "file")
         except Exception as found:
             error = api_error(found)
-        _call(loop, self._end, error)
+        _call(self._loop, self._end, error)
 
     async def _take(self, pieces: list[Samples], rate: int) -> None:
         self._rate = rate
@@ -197,10 +207,11 @@ class ComingSound(LiveInput):
 
     def _end(self, error: ApiError | None) -> None:
         self._window.close()
-        if not self._decoded.done():
-            self._decoded.set_result(None)
+        self._is_decoded = True
         if error is not None:
             self.fail(error)
+        else:
+            self._finish()
 
 
 def _call(loop: asyncio.AbstractEventLoop, work: Callable[..., object], *arguments: Any) -> None:
