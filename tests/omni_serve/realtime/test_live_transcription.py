@@ -36,7 +36,7 @@ async def hearing() -> AsyncIterator[AsyncPipe]:
 
 @pytest.fixture(scope="module")
 def app(hearing: AsyncPipe) -> Application:
-    return create_app(hearing, Settings(realtime=RealtimeLimits(turn_seconds=4.0, idle_seconds=2.0)))
+    return create_app(hearing, Settings(realtime=RealtimeLimits(turn_seconds=4.0)))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -184,7 +184,7 @@ async def test_a_slow_recogniser_keeps_no_socket_waiting(sdk: openai.AsyncOpenAI
 async def test_whatever_ends_a_turn_nothing_stays(
     sdk: openai.AsyncOpenAI, hearing: AsyncPipe, app: Application
 ) -> None:
-    """Cleared, another language, no transcription, a connection that breaks, and one that is idle."""
+    """Cleared, another language, a connection that breaks."""
 
     async def speak(end: str) -> None:
         async with connected(sdk) as connection:
@@ -203,9 +203,6 @@ async def test_whatever_ends_a_turn_nothing_stays(
                 await nothing_runs(1)
             elif end == "break":
                 connection._connection.transport.abort()
-            elif end == "idle":
-                error = (await until(connection, "error"))[-1].error
-                assert error.code == "idle_timeout"
 
     async def nothing_runs(sessions: int) -> None:
         async with asyncio.timeout(30):
@@ -213,8 +210,21 @@ async def test_whatever_ends_a_turn_nothing_stays(
                 await asyncio.sleep(0.01)
         assert app.state.server.realtime.count == sessions
 
-    for end in ("clear", "language", "break", "idle"):
+    for end in ("clear", "language", "break"):
         await speak(end)
+        await nothing_is_left(hearing, app)
+
+
+async def test_a_turn_that_goes_on_in_silence_ends_with_its_idle_session(hearing: AsyncPipe) -> None:
+    app = create_app(hearing, Settings(realtime=RealtimeLimits(idle_seconds=1.0)))
+    async with (
+        running_server(app) as address,
+        openai.AsyncOpenAI(api_key="none", base_url=f"http://{address}/v1", max_retries=0) as client,
+        connected(client) as connection,
+    ):
+        await connection.session.update(session=session())
+        await connection.input_audio_buffer.append(audio=voice(0.5))
+        assert (await until(connection, "error"))[-1].error.code == "idle_timeout"
         await nothing_is_left(hearing, app)
 
 
