@@ -141,7 +141,7 @@ class ComingSound(LiveInput):
                     self._gone.set()
                     return
                 self._more = message.get("more_body", False)
-                self._body.give_back()  # what waits here is little
+                self._body.give_back()
                 await self._write(self._form.feed(message.get("body", b"")))
                 self._check_late()
             if not self._form.has_ended:

@@ -82,6 +82,7 @@ def _as_it_comes(server: Server, request: Request, form: ComingForm, more: bool)
     if not asked.stream or form.file != "file" or fields & set(form.late):
         return None
     body.is_live = True
+    body.give_back()  # the length that was announced; what waits of it is little
     sound = ComingSound(form, request.receive, more, body, server.settings.limits, fields)
     call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=body, input=sound)
 
