@@ -98,7 +98,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
             start["speaker"] = asked.speaker
         if text is not None:
             state.where = f"messages[{len(request.inputs['messages']) - 1}].content"
-            self._take(state, text)
+            self._read(state, text)
         if recording is not None:
             self._begin_voice(state, start, recording)
         state.start = start
@@ -121,9 +121,9 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         text = chunk.text if isinstance(chunk, TextChunk) else chunk
         if not isinstance(text, str):
             raise TypeError(f"a chunk of text to speak must be str or TextChunk, is {type(text).__name__}")
-        self._take(state, text)
+        self._read(state, text)
 
-    def _take(self, state: Speaking, text: str) -> None:
+    def _read(self, state: Speaking, text: str) -> None:
         state.characters += len(text)
         if state.characters > self._most:
             raise too_long(state.where, self._most)

@@ -42,7 +42,7 @@ class Shape:
     window: int = 6
     decoder: int = 32
     encoder_rates: tuple[int, ...] = (6, 5, 4)
-    end_gain: float = 3.0
+    end_gain: float = 1.6
     codebook: int = CODEBOOK
 
 
