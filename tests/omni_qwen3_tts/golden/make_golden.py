@@ -71,7 +71,9 @@ def spoken(model: Any, case: Case) -> tuple[np.ndarray, np.ndarray]:
     else:
         wavs, _ = model.generate_custom_voice(case.text, case.speaker, instruct=case.style or None, **settings)
     model.model.generate = generate
-    return kept[0].numpy(), wavs[0]
+    # It cuts the recording off by a product of floats, which may be one sample less than whole frames.
+    extra = len(wavs[0]) % model.model.speech_tokenizer.get_decode_upsample_rate()
+    return kept[0].numpy(), wavs[0][extra:]
 
 
 def drawn(model: Any) -> list[int]:

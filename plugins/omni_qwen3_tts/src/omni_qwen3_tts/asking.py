@@ -64,6 +64,8 @@ def sampling_of(
         suppressed_ids=suppressed,
         penalize_prompt=False,
     )
+    if sampling.temperature == 0:  # who asks for the likeliest codes means all of them
+        rest["residual_temperature"] = 0.0
     asked = {**rest, **checked(RESIDUAL, {n: v for n, v in given.items() if n in _RESIDUAL}, "params.talker")}
     residual = Residual(asked["residual_temperature"], asked["residual_top_k"], asked["residual_top_p"])
     return sampling, residual

@@ -51,7 +51,7 @@ OWN = [
 """Parameters beside those of sampling."""
 
 RESIDUAL = [
-    Parameter("residual_temperature", "number", "temperature of a frame's further codes; 0 is greedy", 0.9, 0, 100),
+    Parameter("residual_temperature", "number", "temperature of a frame's further codes; 0, the default with a temperature of 0, is greedy", 0.9, 0, 100),
     Parameter("residual_top_k", "integer", "of them: keep the k most likely; 0 is off", 50, 0, 2**31 - 1),
     Parameter("residual_top_p", "number", "of them: keep this probability mass; 1 is off", 1.0, 1e-6, 1),
 ]
