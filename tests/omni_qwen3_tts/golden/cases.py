@@ -22,8 +22,19 @@ GREEDY: dict[str, Any] = {
 DECODED = 1500
 """Samples that are kept of each sound: the first of a speech, the last of given codes."""
 
-DRAWS = 20_000
-"""Of the reference's sampler."""
+DRAWS = 1000
+"""Frames that are sampled, by the reference and by ours."""
+
+DRAWN: dict[str, Any] = {
+    "temperature": 2.5,
+    "top_k": 9,
+    "top_p": 0.95,
+    "subtalker_temperature": 2.0,
+    "subtalker_top_k": 7,
+    "subtalker_top_p": 0.9,
+    "repetition_penalty": 1.05,
+}
+"""The settings of these."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +96,3 @@ def recording(number: int) -> np.ndarray:
 def codes_to_decode(groups: int) -> np.ndarray:
     """Return ``[frames, groups]`` int64 codes, more than the decoder's window."""
     return np.random.default_rng(groups).integers(0, 32, (30, groups))
-
-
-def logits_to_draw_from() -> np.ndarray:
-    """Return ``[12]`` float32."""
-    return np.random.default_rng(5).normal(0, 1.5, 12).astype(np.float32)

@@ -6,6 +6,7 @@ of its own (``nox -s references`` makes it): it pins transformers 4.57.3.
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import sys
@@ -21,15 +22,16 @@ from transformers import AutoModel, MimiModel  # noqa: F401 - they look for pack
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import (
     DECODED,
+    DRAWN,
     DRAWS,
     GREEDY,
     SHAPES,
     Case,
     cases_of,
     codes_to_decode,
-    logits_to_draw_from,
     recording,
 )
+from released import CODEC, RELEASED, released
 
 
 def load(folder: str) -> Any:
@@ -76,17 +78,35 @@ def spoken(model: Any, case: Case) -> tuple[np.ndarray, np.ndarray]:
     return kept[0].numpy(), wavs[0][extra:]
 
 
-def drawn(model: Any) -> list[int]:
-    """Return how often the reference's sampler draws each code, of the first codes of frames."""
-    talker = model.model.talker
-    logits = torch.from_numpy(logits_to_draw_from())
-    processors = talker._get_logits_processor(
-        generation_config=transformers.GenerationConfig(do_sample=True, top_k=5, top_p=0.9, temperature=0.9, repetition_penalty=1.3),
-        input_ids_seq_length=0, encoder_input_ids=None, prefix_allowed_tokens_fn=None, logits_processor=[],
-    )  # fmt: skip
+def drawn(model: Any) -> np.ndarray:
+    """Return how often the reference draws each code of a first frame: ``[2, codes]``, of the first two groups."""
+    case, kept = cases_of("a")[1], []
+    generate = model.model.generate
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        kept.extend(each[0] for each in generate(*args, **kwargs)[0])
+        return [each[None] for each in kept], None
+
+    model.model.generate, model.model.speech_tokenizer.decode = keeping, lambda codes: ([], 24_000)
     torch.manual_seed(0)
-    rows = processors(torch.tensor([[3, 4]]), logits[None]).softmax(-1)
-    return torch.multinomial(rows, DRAWS, replacement=True)[0].bincount(minlength=len(logits)).tolist()
+    model.generate_custom_voice(
+        [case.text] * DRAWS, case.speaker, case.language, non_streaming_mode=False, **DRAWN, max_new_tokens=2
+    )
+    codes = torch.stack(kept)
+    return np.stack([codes[:, group].bincount(minlength=32).numpy() for group in range(2)])
+
+
+def names() -> dict[str, dict[str, list[int]]]:
+    """Return the tensors of the released checkpoints, by size and kind, and of their codec: its networks' at the released dimensions."""
+    from qwen_tts.core import Qwen3TTSTokenizerV2Config, Qwen3TTSTokenizerV2Model
+    from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration
+
+    found = {}
+    with torch.device("meta"):
+        for size, kind in RELEASED:
+            found[f"{size}/{kind}"] = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**released(size, kind))).state_dict()
+        found["codec"] = Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**CODEC)).state_dict()
+    return {part: {name: list(each.shape) for name, each in tensors.items()} for part, tensors in found.items()}
 
 
 def main() -> None:
@@ -109,7 +129,9 @@ def main() -> None:
             wave = codec.model.decoder(torch.from_numpy(frames.T)[None])[0, 0]
         arrays[f"{shape}.decoded"] = wave[-DECODED:].numpy()
         if shape == "a":
-            arrays["drawn"] = np.array(drawn(model), dtype=np.int32)
+            arrays["drawn"] = drawn(model)
+    with gzip.GzipFile(folder / "released_names.json.gz", "wb", mtime=0) as file:
+        file.write(json.dumps(names(), sort_keys=True).encode())
     np.savez_compressed(folder / "golden.npz", **arrays)
     (folder / "made_with.json").write_text(
         json.dumps({"qwen-tts": "0.1.1", "transformers": transformers.__version__, "torch": torch.__version__}) + "\n"
