@@ -45,7 +45,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
         (codec / "config.json", sound),
         (codec / "preprocessor_config.json", EXTRACTOR),
     ):
-        path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        path.write_text(json.dumps(content, indent=2) + "\n")
     numbers = np.random.default_rng(seed)
     speaking = {name: each.to(getattr(torch, dtype)) for name, each in _speaking(config, dims.end_gain, numbers).items()}
     save_file(speaking, folder / "model.safetensors", {"format": "pt"})
