@@ -47,7 +47,7 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "transformers", "demo", "testing"]
+MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "qwen3_tts", "fish_s2", "diffusion", "transformers", "demo", "testing"]
 MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),
@@ -253,6 +253,26 @@ def parity(session: nox.Session, version: str) -> None:
     session.install(f"transformers=={version}.*")
     suites = ("tests/end_to_end/test_parity.py", "tests/omni_qwen25/test_parity.py", "tests/omni_transformers")
     pytest(session, *suites, *TWO, **environment)
+
+
+REFERENCES = {
+    "qwen3-tts": "qwen-tts==0.1.1 transformers==4.57.3 huggingface-hub<1 tokenizers<0.23 accelerate==1.12.0 | librosa einops torch pyyaml tqdm"
+}
+"""By distribution, the reference that its tests ask: what is installed of it without requirements, and what with them."""
+
+
+@nox.session(requires=BUILT)
+@nox.parametrize("name", [nox.param(name, id=name) for name in REFERENCES])
+def references(session: nox.Session, name: str) -> None:
+    """Ask a reference package, in an environment of its own, for what tests compare with: nox -s "references(qwen3-tts)"."""
+    install(session, *dict.fromkeys(("omni-core", "omni-testing", f"omni-{name}")))
+    golden, made = ROOT / f"tests/omni_{name.replace('-', '_')}/golden", Path(session.create_tmp()).resolve() / name
+    session.run("python", str(golden / "inputs.py"), str(made / "inputs"))
+    session.run("python", "-m", "venv", "--clear", str(made / "venv"))
+    python, (alone, others) = str(made / "venv/bin/python"), REFERENCES[name].split(" | ")
+    session.run(python, "-m", "pip", "install", *CONSTRAINTS, *others.split(), external=True)
+    session.run(python, "-m", "pip", "install", "--no-deps", *alone.split(), external=True)
+    session.run(python, str(golden / "make_golden.py"), str(made / "inputs"), str(golden), external=True, env=ONE_THREAD)
 
 
 @nox.session(requires=BUILT)
