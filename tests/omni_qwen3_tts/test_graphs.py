@@ -32,6 +32,7 @@ from released import released
 
 Tiny = Callable[[str], Path]
 Golden = dict[str, np.ndarray]
+OTHERS = [("a", "bfloat16"), ("b", "float32"), ("c", "float32"), ("c", "bfloat16")]
 RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder, "frame_graphs": EagerRecorder}
 
 
@@ -78,8 +79,10 @@ def test_a_step_and_a_frame_do_not_synchronise_with_the_host(
         assert model.code_predictor._state is None, "a graph's memory is its own"
 
 
-@pytest.mark.parametrize("shape", few(SHAPES[:3], 2))
-@pytest.mark.parametrize("stored", few(["float32", "bfloat16"], 1))
+@pytest.mark.parametrize(
+    ("shape", "stored"),
+    [("a", "float32"), ("b", "bfloat16"), *(pytest.param(*each, marks=pytest.mark.full) for each in OTHERS)],
+)
 def test_steps_and_frames_of_kernels_give_the_same_codes(
     shape: str, stored: str, tmp_path: Path, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,10 @@ class CodePredictor(nn.Module):
     def _tables(self) -> list[torch.Tensor]:
         """Return the embeddings as the decoder reads them, ``[vocab, hidden]`` each: projected once, not at each step."""
         if not self._read:
-            self._read = [self._projected(each.weight.detach()) for each in self.model.codec_embedding]
+            matrices = [matrix_of(each) for each in self.model.codec_embedding]
+            tables = [each.weight for each in matrices if each is not None]  # embeddings have no layout of their own
+            dtype = self.model.norm.weight.dtype
+            self._read = [self._projected(each.to(dtype)) for each in tables] if self.is_narrow else tables
         return self._read
 
     def _described_for(self, hidden: torch.Tensor) -> FramePredictor | None:

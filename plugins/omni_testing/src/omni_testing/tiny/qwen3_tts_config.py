@@ -20,6 +20,7 @@ class Shape:
 
     Attributes:
         kind: of ``tts_model_type``.
+        predictor_layers: by default one fewer than the talker's, at least one.
         end_gain: a factor of the head's row of the end of speech, so that some speech ends before its limit.
     """
 
@@ -32,6 +33,7 @@ class Shape:
     kv_heads: int = 2
     head_dim: int = 8
     predictor_hidden: int = 32
+    predictor_layers: int = 0
     groups: int = 4
     merges: int = 60
     rates: tuple[int, ...] = (5, 4, 3)
@@ -60,7 +62,7 @@ _KINDS = {"": "custom_voice", "base-": "base", "design-": "voice_design"}
 SHAPES = {
     **{f"{prefix}{name}": evolve(each, kind=kind) for prefix, kind in _KINDS.items() for name, each in (("a", _A), ("b", _B), ("c", _C))},
     "mid": Shape(
-        hidden=512, text_hidden=512, layers=8, heads=8, kv_heads=4, head_dim=64, predictor_hidden=512, groups=16,
+        hidden=512, text_hidden=512, layers=8, heads=8, kv_heads=4, head_dim=64, predictor_hidden=512, predictor_layers=2, groups=16,
         rates=(8, 5, 4, 3), upsampling=(2, 2), latent=256, codec_hidden=256, codebook_dim=128, window=72, decoder=256,
         encoder_rates=(8, 6, 5, 4), end_gain=0.0, codebook=512,
     ),
@@ -81,7 +83,7 @@ def model_config(dims: Shape, tokens: dict[str, int]) -> dict[str, Any]:
         "vocab_size": dims.codebook,
         "hidden_size": dims.predictor_hidden,
         "intermediate_size": 2 * dims.predictor_hidden,
-        "num_hidden_layers": max(1, dims.layers - 1),
+        "num_hidden_layers": dims.predictor_layers or max(1, dims.layers - 1),
         "num_code_groups": dims.groups,
         "max_position_embeddings": 65536,
         "rope_scaling": None,
