@@ -47,7 +47,18 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "qwen3_tts", "fish_s2", "diffusion", "transformers", "demo", "testing"]
+MODELS = [
+    "torch",
+    "kernels_cpu",
+    "qwen3",
+    "qwen25",
+    "qwen3_tts",
+    "fish_s2",
+    "diffusion",
+    "transformers",
+    "demo",
+    "testing",
+]
 MODELS = [f"tests/omni_{name}" for name in MODELS]
 SHARDS = {
     "models": ("tests-models", "kernels"),
@@ -256,7 +267,8 @@ def parity(session: nox.Session, version: str) -> None:
 
 
 REFERENCES = {
-    "qwen3-tts": "qwen-tts==0.1.1 transformers==4.57.3 huggingface-hub<1 tokenizers<0.23 accelerate==1.12.0 | librosa einops torch pyyaml tqdm"
+    "qwen3-tts": "qwen-tts==0.1.1 transformers==4.57.3 huggingface-hub<1 tokenizers<0.23 accelerate==1.12.0"
+    " | librosa einops torch pyyaml tqdm"
 }
 """By distribution, the reference that its tests ask: what is installed of it without requirements, and what with them."""
 
@@ -272,7 +284,9 @@ def references(session: nox.Session, name: str) -> None:
     python, (alone, others) = str(made / "venv/bin/python"), REFERENCES[name].split(" | ")
     session.run(python, "-m", "pip", "install", *CONSTRAINTS, *others.split(), external=True)
     session.run(python, "-m", "pip", "install", "--no-deps", *alone.split(), external=True)
-    session.run(python, str(golden / "make_golden.py"), str(made / "inputs"), str(golden), external=True, env=ONE_THREAD)
+    session.run(
+        python, str(golden / "make_golden.py"), str(made / "inputs"), str(golden), external=True, env=ONE_THREAD
+    )
 
 
 @nox.session(requires=BUILT)

@@ -4,7 +4,8 @@
 
 PYTHON: the interpreter of an environment with ``qwen-tts`` 0.1.1, as ``nox -s "references(qwen3-tts)"`` makes it. Without it only ours is
 measured. Both sides run on one thread, greedy, on the same weights in float32; the codes must be equal. The package answers a batch of
-eight requests in one call, and gives all sound at its end. Weights are stored in bfloat16, as the released ones, and computed with in float32. Seconds are CPU time, except for the time to the first sound.
+eight requests in one call, and gives all sound at its end. Weights are stored in bfloat16, as the released ones, and computed with in
+float32. Seconds are CPU time, except for the time to the first sound.
 """
 
 from __future__ import annotations
@@ -185,7 +186,11 @@ def measure(checkpoint: Path, reference: Reference | None, *, rounds: int, frame
             note(f"codes, {name}", work / made, other and work / other["codes"])
             note(f"vocoder, {name}", work / sound, other and work / other["sound"])
             whole, theirs = made + sound, other and other["codes"] + other["sound"]
-            note(f"times real time, {name}", work / FRAMES_PER_SECOND / whole, theirs and work / FRAMES_PER_SECOND / theirs)
+            note(
+                f"times real time, {name}",
+                work / FRAMES_PER_SECOND / whole,
+                theirs and work / FRAMES_PER_SECOND / theirs,
+            )
             if requests == 1 and theirs:
                 note("the package's first sound, CPU time", theirs, None)
     rows = []

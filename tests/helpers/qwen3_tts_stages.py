@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from asking import collect
 from attrs import define
+from qwen3_tts_cases import Case, recording
 from running import running
 
 from omni_core.errors import OmniError
@@ -18,9 +18,6 @@ from omni_core.stage.assembly import assemble
 from omni_qwen3_tts.code2wav import create_code2wav
 from omni_qwen3_tts.interface import interface_of
 from omni_qwen3_tts.preprocessing import create_preprocessing
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "omni_qwen3_tts" / "golden"))
-from cases import Case, recording  # noqa: E402 - shared with the reference's environment, which has no other of our modules
 
 GREEDY = {"temperature": 0.0}
 
@@ -62,7 +59,9 @@ class Stages:
         first = []
         for name, each in names.items():
             light = checked[name].without_inputs()
-            first.append(IncomingMessage(name, "new_request", StagePayload(name, checked[name], None), None, None, light))
+            first.append(
+                IncomingMessage(name, "new_request", StagePayload(name, checked[name], None), None, None, light)
+            )
             for piece in each.pieces or []:
                 first.append(IncomingMessage(name, "stream_chunk", TextChunk(piece), None, None, light))
             first.append(IncomingMessage(name, "stream_done", None, None, None, light))
@@ -85,9 +84,7 @@ class Stages:
         return OmniRequest(request.inputs, params, metadata=metadata)
 
 
-def _onward(
-    messages: list[OutgoingMessage], asked: dict[str, OmniRequest], source: str
-) -> list[IncomingMessage]:
+def _onward(messages: list[OutgoingMessage], asked: dict[str, OmniRequest], source: str) -> list[IncomingMessage]:
     """Return a stage's outputs as the next one gets them."""
     made = []
     for each in messages:

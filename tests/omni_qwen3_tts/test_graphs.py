@@ -15,6 +15,8 @@ import torch
 from attrs import evolve
 from eager_recorder import EagerRecorder
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
+from qwen3_tts_cases import SHAPES, cases_of
+from qwen3_tts_released import released
 from qwen3_tts_stages import GREEDY, Stages, asking
 from tiers import few
 
@@ -26,9 +28,6 @@ from omni_torch.operations.installed_kernels import install
 from omni_torch.quantization import packed_linear, quantized_linear
 from omni_torch.quantization.quantized_linear import QUANTIZATIONS
 from omni_torch.runners.graphs import Graphs
-
-from cases import SHAPES, cases_of  # noqa: I001 - its folder is known to qwen3_tts_stages
-from released import released
 
 Tiny = Callable[[str], Path]
 Golden = dict[str, np.ndarray]

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from qwen3_tts_cases import DRAWN, DRAWS, SHAPES, cases_of, codes_to_decode, recording
 from qwen3_tts_stages import GREEDY, Stages, asking
 from tiers import few
 
 from omni_qwen3_tts.code2wav import Vocoder
 from omni_qwen3_tts.config import read_config
 from omni_qwen3_tts.voices import ReferenceLimits, VoiceEncoder
-
-from cases import DRAWN, DRAWS, SHAPES, cases_of, codes_to_decode, recording  # noqa: I001 - its folder is known to qwen3_tts_stages
 
 Tiny = Callable[[str], Path]
 Golden = dict[str, np.ndarray]

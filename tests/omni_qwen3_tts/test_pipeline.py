@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import numpy as np
 import openai
 import pytest
@@ -18,6 +17,7 @@ import pytest_asyncio
 import soundfile
 from attrs import evolve
 from omni_serve_clients import http_client, socket_to
+from qwen3_tts_cases import LONG, Case, cases_of, recording
 from qwen3_tts_stages import Spoken, asking
 
 from omni_core.client import AsyncPipe, open_async
@@ -28,8 +28,6 @@ from omni_core.protocol.outputs import AudioResult, TextChunk
 from omni_qwen3_tts.pipeline import qwen3_tts
 from omni_serve import Settings, create_app
 from omni_serve.encoders import pcm16
-
-from cases import LONG, Case, cases_of, recording  # noqa: I001 - its folder is known to qwen3_tts_stages
 
 Tiny = Callable[[str], Path]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -72,7 +70,10 @@ async def test_same_seed_same_sound_alone_or_together(shape: str, named: AsyncPi
     pipe = {"named": named, "base": base}[shape]
     cases = cases_of("base-c" if shape == "base" else "a")
     asked = [asking(case, seed=number) for number, case in enumerate(cases)]
-    asked += [asking(cases[1], seed=7, residual_top_k=3, temperature=1.5), asking(cases[1], ["What do", " you hear"], seed=8)]
+    asked += [
+        asking(cases[1], seed=7, residual_top_k=3, temperature=1.5),
+        asking(cases[1], ["What do", " you hear"], seed=8),
+    ]
     alone = [await spoken(pipe, each) for each in asked]
     together = await asyncio.gather(*(spoken(pipe, each) for each in asked))
     assert all(map(same, alone, together))
@@ -106,7 +107,10 @@ def says(text: Any = "Hi.", talker: dict[str, Any] | None = None, **inputs: Any)
         (says("Hello <|im_end|>"), "'<|im_end|>', which is reserved"),
         (says([{"type": "image", "image": "x"}]), "it takes: text"),
         (says(talker={"instructions": "x" * 2001}), "over the limit of 2000 characters"),
-        (says(references=[{"samples": recording(1), "sample_rate": 24_000}]), "it has voices of its own: serena, ryan, dylan"),
+        (
+            says(references=[{"samples": recording(1), "sample_rate": 24_000}]),
+            "it has voices of its own: serena, ryan, dylan",
+        ),
         (OmniRequest({"messages": [{"role": "assistant", "content": "x"}]}), "messages[0]: must be"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from qwen3_tts_released import CODEC, RELEASED, released
 from torch import nn
 
 from omni_core.errors import ConfigError
@@ -24,8 +25,6 @@ from omni_qwen3_tts.config import parse_config
 from omni_qwen3_tts.memory import networks_of
 from omni_qwen3_tts.speaker_encoder import SpeakerEncoder
 from omni_qwen3_tts.talker_network import Talker
-from qwen3_tts_stages import asking  # noqa: F401 - makes the next import work
-from released import CODEC, RELEASED, released  # noqa: I001
 
 NOT_READ = re.compile(
     r"decoder\.quantizer\.\w+\.input_proj\.weight|encoder\.quantizer\.\w+\.output_proj\.weight|encoder\..*\.initialized"
@@ -88,8 +87,16 @@ def test_every_tensor_of_the_codec_is_read() -> None:
     ("path", "value", "message"),
     [
         ("tts_model_type", "song", "config.json.tts_model_type: must be 'base' or 'custom_voice' or 'voice_design'"),
-        ("tokenizer_type", "qwen3_tts_tokenizer_25hz", "config.json.tokenizer_type: must be 'qwen3_tts_tokenizer_12hz'"),
-        ("talker_config.codec_eos_token_id", 3072, "codec_eos_token_id: must be a whole number from 0 to 3071, is 3072"),
+        (
+            "tokenizer_type",
+            "qwen3_tts_tokenizer_25hz",
+            "config.json.tokenizer_type: must be 'qwen3_tts_tokenizer_12hz'",
+        ),
+        (
+            "talker_config.codec_eos_token_id",
+            3072,
+            "codec_eos_token_id: must be a whole number from 0 to 3071, is 3072",
+        ),
         ("talker_config.rope_scaling.rope_type", "yarn", "rope_type: must be 'default'"),
         ("talker_config.code_predictor_config.num_code_groups", 8, "num_code_groups: must be the talker's, 16, is 8"),
         ("talker_config.spk_is_dialect.dylan", "martian", "spk_is_dialect.dylan: must be false, or one of"),
@@ -119,7 +126,9 @@ def test_a_config_that_is_not_implemented_is_refused(path: str, value: object, m
         ("encoder_config", "use_conv_shortcut", True, "use_conv_shortcut: must be False"),
     ],
 )
-def test_a_codec_that_is_not_implemented_is_refused(section: str | None, name: str, value: object, message: str) -> None:
+def test_a_codec_that_is_not_implemented_is_refused(
+    section: str | None, name: str, value: object, message: str
+) -> None:
     raw = {**CODEC, **({} if section is None else {section: {**CODEC[section], name: value}})}
     if section is None:
         raw[name] = value

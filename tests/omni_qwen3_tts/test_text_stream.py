@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qwen3_tts_cases import LONG, Case, cases_of
 from qwen3_tts_stages import GREEDY, Stages, asking
 
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
@@ -27,14 +29,12 @@ from omni_qwen3_tts.talker_network import load_talker
 from omni_testing import StreamedInputConformance
 from omni_testing.runner_driver import Driver
 
-from cases import LONG, Case, cases_of  # noqa: I001 - its folder is known to qwen3_tts_stages
-
 Tiny = Callable[[str], Path]
 
 
 def cut(text: str, places: list[int]) -> list[str]:
     ends = sorted({0, len(text), *(min(each, len(text)) for each in places)})
-    return [text[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return [text[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 class TestPreprocessing(StreamedInputConformance):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from omni_testing.tiny.qwen3_tts import write_tiny_checkpoint
 
 Tiny = Callable[[str], Path]
 
-TEXTS = st.text(st.sampled_from("ab é e\u0301'st\n\t .,!?你，。12-_<|=\u0338\u00a0\u3000한\u1112\u1161"), min_size=1, max_size=30)
+TEXTS = st.text(
+    st.sampled_from("ab é e\u0301'st\n\t .,!?你，。12-_<|=\u0338\u00a0\u3000한\u1112\u1161"), min_size=1, max_size=30
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def tokenizer(tiny: Tiny) -> TextTokenizer:
 def test_tokens_do_not_depend_on_the_cut(tokenizer: TextTokenizer, text: str, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     cutter, ids = TextCutter(), list[int]()
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in itertools.pairwise(places):
         ids += tokenizer.encode(cutter.feed(text[begin:end]))
     ids += tokenizer.encode(cutter.finish())
     assert ids == tokenizer.encode(text.strip())
@@ -37,7 +40,16 @@ def test_tokens_do_not_depend_on_the_cut(tokenizer: TextTokenizer, text: str, cu
 
 @pytest.mark.parametrize(
     ("text", "length"),
-    [("Hello", 0), ("Hello wor", 5), ("Hello, wor", 6), ("I don", 1), ("don't", 3), ("你好，世", 2), ("a  b", 1), ("a\n b", 0)],
+    [
+        ("Hello", 0),
+        ("Hello wor", 5),
+        ("Hello, wor", 6),
+        ("I don", 1),
+        ("don't", 3),
+        ("你好，世", 2),
+        ("a  b", 1),
+        ("a\n b", 0),
+    ],
 )
 def test_what_is_certain_goes_on_at_once(text: str, length: int) -> None:
     assert settled(text) == length

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import SHAPES
+sys.path.insert(0, str(Path(__file__).parents[2] / "helpers"))
+from qwen3_tts_cases import SHAPES
 
 from omni_testing.tiny.qwen3_tts import write_tiny_checkpoint
 

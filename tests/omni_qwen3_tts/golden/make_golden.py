@@ -1,7 +1,7 @@
 """Writes what the reference package says of tiny checkpoints: ``python make_golden.py CHECKPOINTS FOLDER``.
 
-CHECKPOINTS has a folder of ``omni tiny-checkpoint qwen3-tts`` for each name of ``cases.SHAPES``. Needs ``qwen-tts`` 0.1.1 in an environment
-of its own (``nox -s references`` makes it): it pins transformers 4.57.3.
+CHECKPOINTS: what ``inputs.py`` has written. Needs ``qwen-tts`` 0.1.1 in an environment of its own, which
+``nox -s "references(qwen3-tts)"`` makes: it pins transformers 4.57.3.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 import transformers
 from transformers import AutoModel, MimiModel  # noqa: F401 - they look for packages before stand-ins are there
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import (
+sys.path.insert(0, str(Path(__file__).parents[2] / "helpers"))
+from qwen3_tts_cases import (
     DECODED,
     DRAWN,
     DRAWS,
@@ -31,7 +31,7 @@ from cases import (
     codes_to_decode,
     recording,
 )
-from released import CODEC, RELEASED, released
+from qwen3_tts_released import CODEC, RELEASED, released
 
 
 def load(folder: str) -> Any:
@@ -104,7 +104,9 @@ def names() -> dict[str, dict[str, list[int]]]:
     found = {}
     with torch.device("meta"):
         for size, kind in RELEASED:
-            found[f"{size}/{kind}"] = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**released(size, kind))).state_dict()
+            found[f"{size}/{kind}"] = Qwen3TTSForConditionalGeneration(
+                Qwen3TTSConfig(**released(size, kind))
+            ).state_dict()
         found["codec"] = Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**CODEC)).state_dict()
     return {part: {name: list(each.shape) for name, each in tensors.items()} for part, tensors in found.items()}
 

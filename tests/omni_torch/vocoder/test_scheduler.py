@@ -99,7 +99,9 @@ def test_a_context_is_heard_before_the_first_frame_and_not_sent(together: bool) 
     turns(scheduler)
     for name in names:
         result = next(each.data for each in scheduler.outbox.items if each.type == "result" and each.request_id == name)
-        assert np.array_equal(result.samples, frames.sum(1).float().repeat_interleave(2))  # the context had the late sample
+        assert np.array_equal(
+            result.samples, frames.sum(1).float().repeat_interleave(2)
+        )  # the context had the late sample
         assert result.usage == {"completion_audio_tokens": 5}
 
 

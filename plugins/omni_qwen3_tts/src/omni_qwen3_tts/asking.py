@@ -41,9 +41,7 @@ class Residual:
     top_p: float
 
 
-def sampling_of(
-    request: OmniRequest, config: TTSConfig, generation: dict[str, Any]
-) -> tuple[SamplingParams, Residual]:
+def sampling_of(request: OmniRequest, config: TTSConfig, generation: dict[str, Any]) -> tuple[SamplingParams, Residual]:
     """Return how a request's codes are chosen: the first of each frame, and the others.
 
     Args:
@@ -102,7 +100,9 @@ def _speaker(name: Any, config: TTSConfig, recorded: bool) -> str | None:
                 "references: this checkpoint speaks with the voice of a recording: give one, and the words in it if they are known"
             )
         if name is not None:
-            raise InvalidRequestError("metadata.speaker: this checkpoint has no voices of its own; give references alone")
+            raise InvalidRequestError(
+                "metadata.speaker: this checkpoint has no voices of its own; give references alone"
+            )
         return None
     if recorded:
         raise InvalidRequestError(
@@ -174,7 +174,11 @@ def recording_in(inputs: Any) -> dict[str, Any] | None:
         InvalidRequestError: there are several.
     """
     references = (inputs.get("references") if isinstance(inputs, dict) else None) or []
-    if not isinstance(references, list) or len(references) > 1 or not all(isinstance(each, dict) for each in references):
+    if (
+        not isinstance(references, list)
+        or len(references) > 1
+        or not all(isinstance(each, dict) for each in references)
+    ):
         raise InvalidRequestError("inputs.references: must be a list of one {'path': ..., 'text': ...}")
     if not references:
         return None

@@ -143,5 +143,7 @@ def _settings(requests: list[ARRequest], groups: int) -> list[torch.Tensor]:
     temperatures = [_residual(request).temperature for request in requests]
     if not any(temperatures):
         return []
-    uniforms = [[request.random.uniform(len(request.output_ids), group) for group in range(groups)] for request in requests]
+    uniforms = [
+        [request.random.uniform(len(request.output_ids), group) for group in range(groups)] for request in requests
+    ]
     return [torch.tensor(temperatures, dtype=torch.float64), torch.tensor(uniforms, dtype=torch.float64)]

@@ -51,7 +51,14 @@ OWN = [
 """Parameters beside those of sampling."""
 
 RESIDUAL = [
-    Parameter("residual_temperature", "number", "temperature of a frame's further codes; 0, the default with a temperature of 0, is greedy", 0.9, 0, 100),
+    Parameter(
+        "residual_temperature",
+        "number",
+        "temperature of a frame's further codes; 0 is greedy",
+        0.9,
+        0,
+        100,
+    ),
     Parameter("residual_top_k", "integer", "of them: keep the k most likely; 0 is off", 50, 0, 2**31 - 1),
     Parameter("residual_top_p", "number", "of them: keep this probability mass; 1 is off", 1.0, 1e-6, 1),
 ]
@@ -61,7 +68,9 @@ INTERFACE = Interface(
     inputs=["text", "reference"],
     input_streams=["text"],
     outputs=["audio"],
-    groups=[ParameterGroup("talker", SPEECH, "how the speech is chosen", [*OWN, *sampling_parameters(DEFAULTS), *RESIDUAL])],
+    groups=[
+        ParameterGroup("talker", SPEECH, "how the speech is chosen", [*OWN, *sampling_parameters(DEFAULTS), *RESIDUAL])
+    ],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[
         Parameter("speaker", "string", "the voice, by name"),

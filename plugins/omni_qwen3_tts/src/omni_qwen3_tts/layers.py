@@ -102,9 +102,7 @@ class DecoderLayer(nn.Module):
 def _described(layer: nn.Module) -> LayerWeights | None:
     assert isinstance(layer, DecoderLayer)
     attention, mlp = layer.self_attn, layer.mlp
-    qkv, output, wide, narrow = map(
-        matrix_of, (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-    )
+    qkv, output, wide, narrow = map(matrix_of, (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj))
     if qkv is None or output is None or wide is None or narrow is None:
         return None
     norms = layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach()

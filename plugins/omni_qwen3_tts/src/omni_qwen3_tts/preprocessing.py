@@ -81,7 +81,9 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
     def on_payload(self, state: Speaking, payload: StagePayload) -> None:
         """Raise InvalidRequestError if the request is invalid; the message names the part."""
         request = payload.request
-        sampling_of(request, self._config, self._generation)  # invalid parameters fail the request before a voice is encoded
+        sampling_of(
+            request, self._config, self._generation
+        )  # invalid parameters fail the request before a voice is encoded
         text, recording = text_in(request.inputs), recording_in(request.inputs)
         asked = asked_of(request, self._config, recorded=recording is not None)
         dual_track = asked.dual_track

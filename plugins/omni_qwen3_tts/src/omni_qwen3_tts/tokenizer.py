@@ -54,7 +54,9 @@ class TextTokenizer:
         seen = before + text
         for each in self._reserved:
             if each in seen:
-                raise InvalidRequestError(f"{where}: contains {each!r}, which is reserved for the prompt's own structure")
+                raise InvalidRequestError(
+                    f"{where}: contains {each!r}, which is reserved for the prompt's own structure"
+                )
         return seen[-self._reach :] if self._reach else ""
 
     def style(self, text: str) -> list[int]:
@@ -104,9 +106,9 @@ def settled(text: str) -> int:
     """
     for end in range(len(text) - 1, 0, -1):
         before, after = unicodedata.category(text[end - 1]), unicodedata.category(text[end])
-        if after == "Zs" or (after[0] in "PS" and after != "Sk"):
-            if before[0] in "LN" or (after == "Zs" and not text[end - 1].isspace()):
-                return end
+        is_mark = after[0] in "PS" and after != "Sk"
+        if (before[0] in "LN" and is_mark) or (after == "Zs" and not text[end - 1].isspace()):
+            return end
     return 0
 
 

@@ -98,7 +98,9 @@ class VoiceEncoder:
             samples = sound(recording, SAMPLE_RATE, self._limits)
             if len(samples) < SHORTEST_SECONDS * SAMPLE_RATE:
                 shortest = f"{1000 * SHORTEST_SECONDS:.0f} ms"
-                raise recording.fail(f"{1000 * len(samples) / SAMPLE_RATE:.0f} ms of sound; at least {shortest} are needed")
+                raise recording.fail(
+                    f"{1000 * len(samples) / SAMPLE_RATE:.0f} ms of sound; at least {shortest} are needed"
+                )
             if abs(samples).max() < SILENCE:
                 raise recording.fail("it is silent; a voice is needed")
             voice = self.encode(torch.from_numpy(samples))

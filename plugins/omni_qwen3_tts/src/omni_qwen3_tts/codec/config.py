@@ -145,7 +145,9 @@ def _encoder(section: Section, samples_per_frame: int) -> EncoderConfig:
     section.choice("audio_channels", (1,), 1)
     rates = section.integers("upsampling_ratios", 2, 64, (8, 6, 5, 4))
     if 2 * prod(rates) != samples_per_frame:
-        raise section.fail("upsampling_ratios", f"whole numbers whose product is {samples_per_frame / 2:g}, half a frame")
+        raise section.fail(
+            "upsampling_ratios", f"whole numbers whose product is {samples_per_frame / 2:g}, half a frame"
+        )
     heads, hidden = section.integer("num_attention_heads", 1, 1024, 8), section.integer("hidden_size", 1, _WIDTH, 512)
     dim = section.integer("vector_quantization_hidden_dimension", 1, _WIDTH, 256)
     if dim == hidden:

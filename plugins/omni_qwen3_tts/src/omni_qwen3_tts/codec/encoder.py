@@ -60,7 +60,9 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int, inner: int, kernel: int, dilation: int) -> None:
         super().__init__()
-        self.block = nn.Sequential(Elu(), Conv(channels, inner, kernel, dilation=dilation), Elu(), Conv(inner, channels, 1))
+        self.block = nn.Sequential(
+            Elu(), Conv(channels, inner, kernel, dilation=dilation), Elu(), Conv(inner, channels, 1)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.block(x)

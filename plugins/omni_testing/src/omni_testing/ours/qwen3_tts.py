@@ -38,7 +38,10 @@ class _TalkerRequests(Refusing):
             start["speaker"] = list(config.speakers.values())[number % len(config.speakers)]
         texts = [SpeechText(ids=torch.tensor([20 + 10 * number + n])) for n in range(3 + number)]
         request = OmniRequest(params={"talker": sampling})
-        sent = [IncomingMessage(request_id, "stream_chunk", each, "preprocessing", None, request) for each in (start, *texts)]
+        sent = [
+            IncomingMessage(request_id, "stream_chunk", each, "preprocessing", None, request)
+            for each in (start, *texts)
+        ]
         done = IncomingMessage(request_id, "stream_done", None, "preprocessing", None, request)
         payload = StagePayload(request_id, request, {})
         return [*sent, done, IncomingMessage(request_id, "new_request", payload, "preprocessing", None, request)]

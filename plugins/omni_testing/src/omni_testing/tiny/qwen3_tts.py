@@ -47,7 +47,9 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     ):
         path.write_text(json.dumps(content, indent=2) + "\n")
     numbers = np.random.default_rng(seed)
-    speaking = {name: each.to(getattr(torch, dtype)) for name, each in _speaking(config, dims.end_gain, numbers).items()}
+    speaking = {
+        name: each.to(getattr(torch, dtype)) for name, each in _speaking(config, dims.end_gain, numbers).items()
+    }
     save_file(speaking, folder / "model.safetensors", {"format": "pt"})
     save_file(_sounding(sound, numbers), codec / "model.safetensors", {"format": "pt"})
     return folder

@@ -102,7 +102,11 @@ def model_config(dims: Shape, tokens: dict[str, int]) -> dict[str, Any]:
         "max_position_embeddings": 32768,
         "text_hidden_size": dims.text_hidden,
         "text_vocab_size": tokens["vocabulary"],
-        "rope_scaling": {"interleaved": True, "mrope_section": [half - 2 * (half // 3), half // 3, half // 3], "rope_type": "default"},
+        "rope_scaling": {
+            "interleaved": True,
+            "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
+            "rope_type": "default",
+        },
         "codec_language_id": {name: first + 20 + number for number, name in enumerate(LANGUAGES)},
         "spk_id": {},
         "spk_is_dialect": {},

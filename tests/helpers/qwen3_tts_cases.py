@@ -1,4 +1,4 @@
-"""The requests and inputs of which the reference has said what comes of them. Imports no package of ours: the reference's environment has none."""
+"""The requests of which the reference has said what comes of them. Imports no package of ours: the reference's environment has none."""
 
 from __future__ import annotations
 
