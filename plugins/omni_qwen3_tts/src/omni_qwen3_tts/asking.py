@@ -34,7 +34,7 @@ class Asked:
 
 @frozen
 class Residual:
-    """How the codes of a frame behind the first are chosen. ``temperature == 0`` is greedy."""
+    """The sampling of the codes of a frame behind the first. ``temperature == 0`` is greedy."""
 
     temperature: float
     top_k: int

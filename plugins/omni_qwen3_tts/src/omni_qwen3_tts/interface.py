@@ -34,10 +34,10 @@ MAX_CHARACTERS = 4000
 """Of one text: about five minutes, half of what the released checkpoints speak in one piece."""
 
 DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 2048}
-"""How the first codes of frames are chosen, where ``generation_config.json`` does not say it."""
+"""The sampling of the first codes of frames, where ``generation_config.json`` does not say it."""
 
 RESIDUAL_DEFAULTS = {"residual_temperature": 0.9, "residual_top_k": 50, "residual_top_p": 1.0}
-"""How the other codes are."""
+"""That of the other codes."""
 
 OWN = [
     Parameter("language", "string", "of the speech; auto: heard from the text", AUTO),

@@ -1,4 +1,4 @@
-"""What the stages send each other: typed dictionaries of plain data and CPU tensors."""
+"""Messages between the stages: typed dictionaries of plain data and CPU tensors."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ReferenceLimits(Limits):
 
 @frozen(eq=False)
 class Recorded:
-    """What is kept of a recording: ``embedding [hidden]`` float32, ``codes [R, groups]`` int64."""
+    """The voice of a recording: ``embedding [hidden]`` float32, ``codes [R, groups]`` int64."""
 
     embedding: torch.Tensor
     codes: torch.Tensor
