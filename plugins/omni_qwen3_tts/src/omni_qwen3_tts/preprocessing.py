@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -62,6 +64,9 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
 
     Args:
         voices: of a Base checkpoint.
+
+    Attributes:
+        enter_thread: called first in each further thread; see :class:`~omni_core.scheduling.base.Scheduler`.
     """
 
     def __init__(self, model_path: str, voices: VoiceEncoder | None, max_characters: int) -> None:
@@ -69,7 +74,9 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         self._config, self._generation = read_config(model_path), generation_defaults(model_path)
         self._tokenizer = TextTokenizer(model_path, self._config)
         self._voices, self._most = voices, max_characters
-        self._aside = ThreadPoolExecutor(THREADS, "voices")
+        self.enter_thread: Callable[[], None] = lambda: None
+        self._aside = ThreadPoolExecutor(THREADS, "voices", lambda: self.enter_thread())
+        self._encoding: dict[str, float] = {}
 
     def stop(self) -> None:
         super().stop()
@@ -102,11 +109,10 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
             state.where = f"messages[{len(request.inputs['messages']) - 1}].content"
             self._read(state, text)
         if recording is not None:
-            self._begin_voice(state, start, recording)
+            self._begin_voice(payload.request_id, state, start, recording)
         state.start = start
 
-    def _begin_voice(self, state: Speaking, start: SpeechStart, recording: dict[str, Any]) -> None:
-        assert self._voices is not None
+    def _begin_voice(self, name: str, state: Speaking, start: SpeechStart, recording: dict[str, Any]) -> None:
         words = (recording.get("text") or "").strip()
         voice = start["voice"] = ClonedVoice()
         if words:
@@ -114,8 +120,21 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
                 raise too_long("references[0].text", self._most)
             self._tokenizer.checked(words, "references[0].text")
             voice["words"] = torch.tensor(self._tokenizer.encode(words))
-        state.voice = self._aside.submit(self._voices.voice, MediaSource("recording", recording, "references[0]"))
+        state.voice = self._aside.submit(self._encode, name, MediaSource("recording", recording, "references[0]"))
         state.voice.add_done_callback(lambda _: self.inbox.put(IncomingMessage("", "stream_chunk")))
+
+    def _encode(self, name: str, recording: MediaSource) -> Recorded:
+        """Encode a recording, in a thread aside."""
+        assert self._voices is not None
+        self._encoding[name] = time.monotonic()
+        try:
+            return self._voices.voice(recording)
+        finally:
+            self._encoding.pop(name, None)
+
+    def running_computes(self) -> dict[str, float]:
+        """See :class:`~omni_core.scheduling.base.Scheduler`."""
+        return dict(self._encoding)
 
     def on_chunk(self, state: Speaking, chunk: Any, metadata: dict[str, Any] | None) -> None:
         if isinstance(chunk, ReasoningChunk):

@@ -219,10 +219,6 @@ class TalkerRunner(FeedbackARModelRunner):
             logits[early, self._config.codec_eos] = -math.inf
         return super().choose(logits, requests)
 
-    def does_not_fit(self, request: ARRequest, max_context: int) -> str:
-        """See :meth:`ModelRunner.does_not_fit`."""
-        return f"text and voice take {request.length} positions of a context of {max_context}; speak it in several requests"
-
     def result(self, request: ARRequest) -> SpeechResult:
         return SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
 
