@@ -1,7 +1,13 @@
-"""The configs of the released checkpoints, as far as networks depend on them (second-hand: from printed copies). Imports nothing."""
+"""The configs of the released checkpoints, as far as networks depend on them (second-hand: from printed copies), and
+the names of their tensors. Imports no package of ours: the reference's environment has none."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 RELEASED = [("0b6", "custom_voice"), ("0b6", "base"), ("1b7", "custom_voice"), ("1b7", "base"), ("1b7", "voice_design")]
@@ -73,3 +79,17 @@ CODEC: dict[str, Any] = {
     },
 }  # fmt: skip
 """``speech_tokenizer/config.json`` of all of them."""
+
+NOT_READ = re.compile(
+    r"decoder\.quantizer\.\w+\.input_proj\.weight|encoder\.quantizer\.\w+\.output_proj\.weight|encoder\..*\.initialized"
+    r"|encoder\.quantizer\.acoustic_residual_vector_quantizer\.layers\.(1[5-9]|2\d|30)\..*"  # codebooks that the talker does not know
+    r"|encoder\.upsample\.conv\.weight"
+)
+"""Tensors of the codec that neither decoding nor encoding needs."""
+
+
+@cache
+def names(part: str) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a checkpoint (``0b6/base``) or of the ``codec``, as the reference's networks have them."""
+    path = Path(__file__).parents[1] / "omni_qwen3_tts/golden/released_names.json.gz"
+    return {name: tuple(shape) for name, shape in json.loads(gzip.decompress(path.read_bytes()))[part].items()}

@@ -5,15 +5,9 @@ The lists are those of the reference's networks at the released dimensions (``go
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-from functools import cache
-from pathlib import Path
-
 import pytest
 import torch
-from qwen3_tts_released import CODEC, RELEASED, released
+from qwen3_tts_released import CODEC, NOT_READ, RELEASED, names, released
 from torch import nn
 
 from omni_core.errors import ConfigError
@@ -25,19 +19,6 @@ from omni_qwen3_tts.config import parse_config
 from omni_qwen3_tts.memory import networks_of
 from omni_qwen3_tts.speaker_encoder import SpeakerEncoder
 from omni_qwen3_tts.talker_network import Talker
-
-NOT_READ = re.compile(
-    r"decoder\.quantizer\.\w+\.input_proj\.weight|encoder\.quantizer\.\w+\.output_proj\.weight|encoder\..*\.initialized"
-    r"|encoder\.quantizer\.acoustic_residual_vector_quantizer\.layers\.(1[5-9]|2\d|30)\..*"  # codebooks that the talker does not know
-    r"|encoder\.upsample\.conv\.weight"
-)
-"""Tensors of the codec that neither decoding nor encoding needs."""
-
-
-@cache
-def names(part: str) -> dict[str, tuple[int, ...]]:
-    path = Path(__file__).parent / "golden" / "released_names.json.gz"
-    return {name: tuple(shape) for name, shape in json.loads(gzip.decompress(path.read_bytes()))[part].items()}
 
 
 def read_by(networks: dict[str, nn.Module], on_disk: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omni_core.api import ConfigError, Machine, PipelineConfig, Placement
 from omni_qwen3_tts.config import BASE, CODEC, TTSConfig, read_config
+from omni_qwen3_tts.works import works as works
 from omni_torch.api import LIBRARIES, CacheShape, Network, TensorInfo, config_folder, download, listing
 from omni_torch.api import place as choose_places
 
