@@ -20,14 +20,18 @@ from omni_serve_clients import http_client, socket_to
 from qwen3_tts_cases import LONG, Case, cases_of, recording
 from qwen3_tts_stages import Spoken, asking
 
+from omni_core.api import Edge, compose
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioResult, TextChunk
+from omni_qwen3.pipeline import qwen3_omni_text
 from omni_qwen3_tts.pipeline import qwen3_tts
+from omni_qwen3_tts.preprocessing import create_preprocessing
 from omni_serve import Settings, create_app
 from omni_serve.encoders import pcm16
+from omni_testing.ours.checkpoints import tiny_checkpoint
 
 Tiny = Callable[[str], Path]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -155,6 +159,26 @@ async def test_a_recording_is_encoded_once_and_few_are_kept(base: AsyncPipe, tmp
     for file in (files[0], files[0], files[1], files[2], files[0]):  # two are kept
         await base.submit(says(talker={"max_new_tokens": 2}, references=[{"path": str(file)}]))
     assert await counted() == (encoded + 4, found + 1)
+
+
+async def test_it_speaks_what_another_pipeline_writes(tiny: Tiny) -> None:
+    """In the voice of a recording that the pipeline was given; and of a checkpoint without recorded voices none is taken."""
+    voice = str(tiny("base-c") / "voice.wav")
+    soundfile.write(voice, recording(1), 24_000, subtype="FLOAT")
+    options: dict[str, Any] = {"processes": "one", "reference": voice, "reference_text": "A red fox."}
+    tts = qwen3_tts(str(tiny("base-c")), **options)
+    edges = [Edge("llm", "tts", stream=True, keep=True)]
+    config = compose({"llm": qwen3_omni_text(tiny_checkpoint("qwen3"), processes="one"), "tts": tts}, edges)
+    params = {"thinker": {"max_new_tokens": 6}, "talker": {"max_new_tokens": 8}, "seed": 1, "return_codes": True}
+    endpoints = EndpointsConfig(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    async with open_async(evolve(config, endpoints=endpoints)) as pipe:
+        found = await pipe.submit(OmniRequest({"messages": [{"role": "user", "content": "Hello"}]}, params))
+    own = {name: value for name, value in params.items() if name != "thinker"}
+    async with opened(tiny("base-c"), reference=voice, reference_text="A red fox.") as pipe:
+        alone = await spoken(pipe, Spoken(OmniRequest({"messages": []}, own), [found["llm-decode"].text]))
+    assert same(alone, found["tts-code2wav"])
+    with pytest.raises(ConfigError, match="speaks with no recorded voices"):
+        create_preprocessing(str(tiny("a")), reference=voice)
 
 
 async def test_the_interface_says_what_a_checkpoint_speaks(named: AsyncPipe, tiny: Tiny) -> None:

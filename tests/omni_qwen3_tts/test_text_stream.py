@@ -22,7 +22,7 @@ from omni_core.protocol.outputs import ReasoningChunk, TextChunk
 from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3_tts.config import read_config
 from omni_qwen3_tts.feedback import TalkerFeedback
-from omni_qwen3_tts.payloads import SpeechStart, SpeechText
+from omni_qwen3_tts.payloads import ClonedVoice, SpeechStart, SpeechText
 from omni_qwen3_tts.preprocessing import PreprocessingScheduler, create_preprocessing
 from omni_qwen3_tts.talker import TalkerRunner
 from omni_qwen3_tts.talker_network import load_talker
@@ -109,6 +109,31 @@ def test_the_talker_waits_for_text_and_speaks_what_has_come(tiny: Tiny) -> None:
     assert give("stream_chunk", SpeechText(ids=torch.tensor([30]))) == 1
     assert give("stream_chunk", SpeechText(ids=torch.tensor([31, 32]))) == 3
     assert give("stream_done") == 19
+
+
+def test_a_text_of_another_pipeline_may_be_empty(tiny: Tiny) -> None:
+    """Which is no sound and no error, with a voice's words too."""
+    folder = str(tiny("base-a"))
+    config = read_config(folder)
+    driver = Driver(TalkerRunner(load_talker(folder, config), config, {}, TalkerFeedback()))
+    voice = ClonedVoice(embedding=torch.zeros(32), codes=torch.zeros(2, 4, dtype=torch.int64), words=torch.tensor([5]))
+    for name, chunks in {
+        "r": [],
+        "s": [SpeechStart(opening=torch.tensor([1, 2, 3]), dual_track=True, voice=voice)],
+    }.items():
+        for chunk in chunks:
+            driver.give(IncomingMessage(name, "stream_chunk", chunk, "preprocessing", None, OmniRequest()))
+        driver.give(IncomingMessage(name, "stream_done", None, "preprocessing", None, OmniRequest()))
+        driver.run()
+        assert driver.answers[name].result == {"frames": 0, "finish_reason": "stop"}
+        assert not driver.answers[name].messages
+    scheduler = create_preprocessing(str(tiny("a")))
+    request = OmniRequest(None)
+    scheduler.inbox.put(IncomingMessage("r", "new_request", StagePayload("r", request, None), None, None, request))
+    scheduler.inbox.put(IncomingMessage("r", "stream_done", None, None, None, request))
+    while len(scheduler.inbox):
+        scheduler.turn()
+    assert scheduler.outbox.drain()[-1].type == "result"
 
 
 def preprocessed(folder: Path, chunks: list[object], **changes: object) -> list[object]:

@@ -135,13 +135,16 @@ def _language(name: str, config: TTSConfig, speaker: str | None) -> int | None:
 
 
 def text_in(inputs: Any) -> str | None:
-    """Return the text of the last message; ``None``: there is no message, and the text will come as a stream.
+    """Return the text of the last message; ``None``: there is none, and the text will come as a stream, of the client or of another
+    pipeline.
 
     Earlier messages are a chat's history, which this model does not read.
 
     Raises:
         InvalidRequestError: the message is not a text of the user.
     """
+    if inputs is None:
+        return None
     messages = inputs.get("messages") if isinstance(inputs, dict) else None
     if not isinstance(messages, list):
         raise InvalidRequestError("inputs.messages: must be a list of {'role': 'user', 'content': ...}")

@@ -20,6 +20,8 @@ OPTIONS = {
     "max_characters": "maximum length of a text, in characters",
     "max_reference_seconds": "maximum length of a recording of a voice, in seconds",
     "voices_kept": "size of the cache of encoded voices",
+    "reference": "with a Base checkpoint, a recording: the voice of requests that bring none",
+    "reference_text": "the words that are said in it, if they are known",
     "max_context": "maximum number of positions, text and speech together",
 }
 """The pipeline's options, each with the line that ``omni pipelines`` prints."""

@@ -16,4 +16,6 @@ class Options(TypedDict, total=False):
     max_characters: int
     max_reference_seconds: float
     voices_kept: int
+    reference: str
+    reference_text: str
     max_context: int

@@ -13,6 +13,9 @@ LIMITS = ("max_characters", "max_reference_seconds")
 """The options that are limits of requests."""
 
 
+_VOICES = ("max_reference_seconds", "voices_kept", "reference", "reference_text")
+
+
 def default_model() -> tuple[str, str]:
     """Return a tiny checkpoint with random weights, and a notice about it."""
     return random_checkpoint("qwen3-tts", "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice")
@@ -40,7 +43,7 @@ def qwen3_tts(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
             StageConfig(
                 name="preprocessing",
                 factory="omni_qwen3_tts.preprocessing:create_preprocessing",
-                factory_args=arguments(*LIMITS, "voices_kept") if encodes else arguments("max_characters"),
+                factory_args=arguments("max_characters", *(_VOICES if encodes else ("reference",))),
                 next="talker",
                 stream_to=["talker"],
                 **place("preprocessing", network=encodes),

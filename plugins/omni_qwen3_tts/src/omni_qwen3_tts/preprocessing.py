@@ -45,6 +45,8 @@ class Speaking:
         checked: the end of the text that has been looked at.
         ids: tokens that were not sent yet.
         spoken: there is something to speak.
+        is_whole: the text came with the request.
+        may_be_empty: another pipeline writes the text, and may have nothing to say.
     """
 
     start: SpeechStart | None = None
@@ -55,6 +57,8 @@ class Speaking:
     characters: int = 0
     ids: list[int] = field(factory=list)
     spoken: bool = False
+    is_whole: bool = False
+    may_be_empty: bool = False
 
 
 class PreprocessingScheduler(StreamingScheduler[Speaking]):
@@ -64,13 +68,21 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
 
     Args:
         voices: of a Base checkpoint.
+        reference: the recording of the voice of requests that bring none, as they would bring it.
 
     Attributes:
         enter_thread: called first in each further thread; see :class:`~omni_core.scheduling.base.Scheduler`.
     """
 
-    def __init__(self, model_path: str, voices: VoiceEncoder | None, max_characters: int) -> None:
+    def __init__(
+        self,
+        model_path: str,
+        voices: VoiceEncoder | None,
+        max_characters: int,
+        reference: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        self._reference = reference
         self._config, self._generation = read_config(model_path), generation_defaults(model_path)
         self._tokenizer = TextTokenizer(model_path, self._config)
         self._voices, self._most = voices, max_characters
@@ -91,7 +103,8 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         sampling_of(
             request, self._config, self._generation
         )  # invalid parameters fail the request before a voice is encoded
-        text, recording = text_in(request.inputs), recording_in(request.inputs)
+        text, recording = text_in(request.inputs), recording_in(request.inputs) or self._reference
+        state.is_whole, state.may_be_empty = text is not None, request.inputs is None
         asked = asked_of(request, self._config, recorded=recording is not None)
         dual_track = asked.dual_track
         if dual_track is None:
@@ -139,6 +152,10 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
     def on_chunk(self, state: Speaking, chunk: Any, metadata: dict[str, Any] | None) -> None:
         if isinstance(chunk, ReasoningChunk):
             return  # nobody says what is thought only
+        if state.is_whole:
+            raise InvalidRequestError(
+                "send: this request came with its text; open one without messages to send a text in chunks"
+            )
         text = chunk.text if isinstance(chunk, TextChunk) else chunk
         if not isinstance(text, str):
             raise TypeError(f"a chunk of text to speak must be str or TextChunk, is {type(text).__name__}")
@@ -184,7 +201,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
 
     def finish(self, request_id: str, state: Speaking) -> dict[str, Any]:
         self._add(state, state.cutter.finish())
-        if not state.spoken:
+        if not state.spoken and not state.may_be_empty:
             raise InvalidRequestError(f"{state.where}: there is no text to speak")
         self._send(request_id, state)
         return {}
@@ -210,6 +227,8 @@ def create_preprocessing(
     max_reference_seconds: float = ReferenceLimits().max_audio_seconds,
     max_reference_mb: int = ReferenceLimits().max_file_mb,
     voices_kept: int = 64,
+    reference: str | None = None,
+    reference_text: str | None = None,
 ) -> PreprocessingScheduler:
     """Make the preprocessing stage.
 
@@ -217,6 +236,7 @@ def create_preprocessing(
         max_characters: of a text.
         max_reference_seconds, max_reference_mb: of a recording of a voice.
         voices_kept: recordings whose voices are cached.
+        reference, reference_text: the recording of the voice of requests that bring none, and the words in it, if they are known.
 
     Raises:
         ConfigError: an option is out of range, or the checkpoint is invalid.
@@ -224,8 +244,14 @@ def create_preprocessing(
     for name, value in {"max_characters": max_characters, "voices_kept": voices_kept}.items():
         if value < 1:
             raise ConfigError(f"{name}: must be at least 1, is {value}")
-    config, voices = read_config(model_path), None
+    config, voices, given = read_config(model_path), None, None
+    if reference is not None:
+        given = {"path": reference, **({} if reference_text is None else {"text": reference_text})}
     if config.kind == BASE:
         limits = ReferenceLimits(max_audio_seconds=max_reference_seconds, max_file_mb=max_reference_mb)
         voices = VoiceEncoder(model_path, config, limits, kept=voices_kept, device=device, dtype=dtype)
-    return PreprocessingScheduler(model_path, voices, max_characters)
+        if given is not None:
+            voices.voice(MediaSource("recording", given, "reference"))  # an unreadable one is an error at the start
+    elif given is not None:
+        raise ConfigError("reference: this checkpoint speaks with no recorded voices")
+    return PreprocessingScheduler(model_path, voices, max_characters, given)

@@ -35,6 +35,7 @@ class Speech:
         text: rows of text, ``[hidden]`` each: of the words of a recording, then of what is spoken.
         text_done: no more will come.
         first: the row of the text that the first step behind the prompt reads.
+        is_spoken: there is something to speak.
         admitted: it is schedulable.
         context: ``[R, groups]`` int64, frames that the vocoder hears before those of the speech, until they are sent.
         feedback: ``[hidden]``, the embedding of the newest frame; ``frames``: how many were sent.
@@ -47,6 +48,7 @@ class Speech:
     text: list[torch.Tensor] = field(factory=list)
     text_done: bool = False
     first: int = 1
+    is_spoken: bool = False
     admitted: bool = False
     context: torch.Tensor | None = None
     feedback: torch.Tensor | None = None
@@ -74,7 +76,10 @@ class Speech:
 
 
 class TalkerRunner(FeedbackARModelRunner):
-    """Starts a request when the text that its prompt reads has come; pauses it while the text is behind."""
+    """Starts a request when the text that its prompt reads has come; pauses it while the text is behind.
+
+    A text that ends without a token gives speech of no frames.
+    """
 
     model: Talker
     output_seconds = FRAME_SECONDS
@@ -131,10 +136,15 @@ class TalkerRunner(FeedbackARModelRunner):
         elif message.type == "stream_chunk":
             if "ids" in message.data:
                 speech.text.extend(self._text_rows(message.data["ids"]))
+                speech.is_spoken = True
             else:
                 self._begin(speech, message.data)
-        if speech.admitted or speech.start is None:
+        if speech.admitted or not (speech.text_done or speech.start is not None):
             return None
+        if speech.text_done and not (speech.is_spoken and speech.start is not None):
+            speech.admitted = True
+            sampling, _ = sampling_of(speech.request, self._config, self._generation)
+            return ARRequest(message.request_id, speech.request, [], sampling, state=speech, finish_reason="stop")
         if not speech.text_done and len(speech.text) < speech.needed:
             return None
         speech.admitted = True
