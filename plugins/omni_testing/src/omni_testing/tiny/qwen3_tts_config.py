@@ -66,8 +66,13 @@ SHAPES = {
         rates=(8, 5, 4, 3), upsampling=(2, 2), latent=256, codec_hidden=256, codebook_dim=128, window=72, decoder=256,
         encoder_rates=(8, 6, 5, 4), end_gain=0.0, codebook=512,
     ),
+    "large": Shape(
+        hidden=1024, text_hidden=2048, layers=28, heads=16, kv_heads=8, head_dim=128, predictor_hidden=1024, predictor_layers=5,
+        groups=16, rates=(8, 5, 4, 3), upsampling=(2, 2), latent=1024, codec_hidden=512, codebook_dim=512, window=72, decoder=1536,
+        encoder_rates=(8, 6, 5, 4), end_gain=0.0, codebook=2048,
+    ),
 }  # fmt: skip
-"""Dimensions by name: three of each kind, and one of 90 M parameters for measurements."""
+"""Dimensions by name: three of each kind; for measurements one of 40 M parameters, and one of about the release's 0.6 B."""
 
 
 def model_config(dims: Shape, tokens: dict[str, int]) -> dict[str, Any]:
