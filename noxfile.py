@@ -40,6 +40,9 @@ BUILT = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CLIENT_TESTS = ROOT / "tests/omni_serve/clients"
 CLIENTS = sorted(each.stem for each in CLIENT_TESTS.glob("*.txt"))
+REFERENCES = {  # Models, and what their published implementations import.
+    "qwen3_tts": ["omni-testing", "librosa", "einops"],
+}
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
 TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
@@ -266,27 +269,14 @@ def parity(session: nox.Session, version: str) -> None:
     pytest(session, *suites, *TWO, **environment)
 
 
-REFERENCES = {
-    "qwen3-tts": "qwen-tts==0.1.1 transformers==4.57.3 huggingface-hub<1 tokenizers<0.23 accelerate==1.12.0"
-    " | librosa einops torch pyyaml tqdm"
-}
-"""By distribution, the reference that its tests ask: what is installed of it without requirements, and what with them."""
-
-
 @nox.session(requires=BUILT)
 @nox.parametrize("name", [nox.param(name, id=name) for name in REFERENCES])
 def references(session: nox.Session, name: str) -> None:
-    """Ask a reference package, in an environment of its own, for what tests compare with: nox -s "references(qwen3-tts)"."""
-    install(session, *dict.fromkeys(("omni-core", "omni-testing", f"omni-{name}")))
-    golden, made = ROOT / f"tests/omni_{name.replace('-', '_')}/golden", Path(session.create_tmp()).resolve() / name
-    session.run("python", str(golden / "inputs.py"), str(made / "inputs"))
-    session.run("python", "-m", "venv", "--clear", str(made / "venv"))
-    python, (alone, others) = str(made / "venv/bin/python"), REFERENCES[name].split(" | ")
-    session.run(python, "-m", "pip", "install", *CONSTRAINTS, *others.split(), external=True)
-    session.run(python, "-m", "pip", "install", "--no-deps", *alone.split(), external=True)
-    session.run(
-        python, str(golden / "make_golden.py"), str(made / "inputs"), str(golden), external=True, env=ONE_THREAD
-    )
+    """Ask a published implementation again for the answers that our network is compared with, in an environment of its own."""
+    golden = ROOT / f"tests/omni_{name}/golden"
+    install(session, "omni-core", f"omni-{name}", extra=REFERENCES[name])
+    session.install("--no-deps", "--ignore-requires-python", "-r", str(golden / "requirements.txt"))
+    session.run("python", str(golden / "make_golden.py"), env=ONE_THREAD)
 
 
 @nox.session(requires=BUILT)

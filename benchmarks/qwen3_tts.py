@@ -2,7 +2,7 @@
 
     python benchmarks/qwen3_tts.py [--quick] [--json FILE] [--checkpoint DIR] [--reference PYTHON]
 
-PYTHON: the interpreter of an environment with ``qwen-tts`` 0.1.1, as ``nox -s "references(qwen3-tts)"`` makes it. Without it only ours is
+PYTHON: the interpreter of an environment with ``qwen-tts`` 0.1.1, as ``nox -s "references(qwen3_tts)"`` makes it. Without it only ours is
 measured. Both sides run on one thread, greedy, on the same weights in float32; the codes must be equal. The package answers a batch of
 eight requests in one call, and gives all sound at its end. Weights are stored in bfloat16, as the released ones, and computed with in
 float32. Seconds are CPU time, except for the time to the first sound.

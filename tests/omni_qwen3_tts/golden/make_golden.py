@@ -1,7 +1,6 @@
-"""Writes what the reference package says of tiny checkpoints: ``python make_golden.py CHECKPOINTS FOLDER``.
+"""Writes what the reference package says of tiny checkpoints, beside this file.
 
-CHECKPOINTS: what ``inputs.py`` has written. Needs ``qwen-tts`` 0.1.1 in an environment of its own, which
-``nox -s "references(qwen3-tts)"`` makes: it pins transformers 4.57.3.
+Needs ``qwen-tts`` 0.1.1 in an environment of its own, which ``nox -s "references(qwen3_tts)"`` makes: it pins transformers 4.57.3.
 """
 
 from __future__ import annotations
@@ -9,7 +8,9 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import shutil
 import sys
+import tempfile
 import types
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from qwen3_tts_cases import (
     recording,
 )
 from qwen3_tts_released import CODEC, RELEASED, released
+
+from omni_testing.tiny.qwen3_tts import write_tiny_checkpoint
 
 
 def load(folder: str) -> Any:
@@ -112,11 +115,11 @@ def names() -> dict[str, dict[str, list[int]]]:
 
 
 def main() -> None:
-    checkpoints, folder = map(Path, sys.argv[1:])
+    folder, checkpoints = Path(__file__).parent, Path(tempfile.mkdtemp())
     torch.set_num_threads(1)
     arrays: dict[str, np.ndarray] = {}
     for shape in SHAPES:
-        model = load(str(checkpoints / shape))
+        model = load(str(write_tiny_checkpoint(checkpoints / shape, shape=shape)))
         codec = model.model.speech_tokenizer
         for number, case in enumerate(cases_of(shape)):
             codes, sound = spoken(model, case)
@@ -138,6 +141,7 @@ def main() -> None:
     (folder / "made_with.json").write_text(
         json.dumps({"qwen-tts": "0.1.1", "transformers": transformers.__version__, "torch": torch.__version__}) + "\n"
     )
+    shutil.rmtree(checkpoints)
 
 
 if __name__ == "__main__":
