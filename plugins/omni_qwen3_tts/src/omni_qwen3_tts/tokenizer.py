@@ -98,13 +98,16 @@ def _older(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def settled(text: str) -> int:
-    """Return the length of the longest beginning whose tokens no further text changes.
+def settled(text: str, known: int = 1) -> int:
+    """Return the length of the longest beginning whose tokens no further text changes; 0 if there is none.
 
     It ends after a letter or a digit, before a mark or a space; or before a space that is no line break. No word of :data:`WORDS` goes
     over such a place, and no character there joins with the one before it.
+
+    Args:
+        known: places before this one have been looked at.
     """
-    for end in range(len(text) - 1, 0, -1):
+    for end in range(len(text) - 1, max(known, 1) - 1, -1):
         before, after = unicodedata.category(text[end - 1]), unicodedata.category(text[end])
         is_mark = after[0] in "PS" and after != "Sk"
         if (before[0] in "LN" and is_mark) or (after == "Zs" and not text[end - 1].isspace()):
@@ -120,11 +123,12 @@ class TextCutter:
 
     def feed(self, text: str) -> str:
         """Add text; return the next part of whole tokens, which may be empty."""
+        known = len(self._left)
         self._left += text
         if not self._begun:
             self._left = self._left.lstrip()
             self._begun = bool(self._left)
-        end = settled(self._left)
+        end = settled(self._left, known)
         part, self._left = self._left[:end], self._left[end:]
         return part
 
