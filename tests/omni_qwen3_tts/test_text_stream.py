@@ -112,7 +112,7 @@ def test_the_talker_waits_for_text_and_speaks_what_has_come(tiny: Tiny) -> None:
 
 
 def test_a_text_of_another_pipeline_may_be_empty(tiny: Tiny) -> None:
-    """Which is no sound and no error, with a voice's words too."""
+    """It is no sound and no error, with the words of a voice too."""
     folder = str(tiny("base-a"))
     config = read_config(folder)
     driver = Driver(TalkerRunner(load_talker(folder, config), config, {}, TalkerFeedback()))
