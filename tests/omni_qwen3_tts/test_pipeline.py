@@ -159,6 +159,7 @@ async def test_a_recording_is_encoded_once_and_few_are_kept(base: AsyncPipe, tmp
     for file in (files[0], files[0], files[1], files[2], files[0]):  # two are kept
         await base.submit(says(talker={"max_new_tokens": 2}, references=[{"path": str(file)}]))
     assert await counted() == (encoded + 4, found + 1)
+    assert (await base.statistics())["pipeline"]["preprocessing"]["cpu_seconds"] > 0
 
 
 async def test_it_speaks_what_another_pipeline_writes(tiny: Tiny) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -87,12 +89,26 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         self._tokenizer = TextTokenizer(model_path, self._config)
         self._voices, self._most = voices, max_characters
         self.enter_thread: Callable[[], None] = lambda: None
-        self._aside = ThreadPoolExecutor(THREADS, "voices", lambda: self.enter_thread())
+        self._threads: list[int] = []
+        self._aside = ThreadPoolExecutor(THREADS, "voices", self._enter)
         self._encoding: dict[str, float] = {}
 
-    def stop(self) -> None:
-        super().stop()
-        self._aside.shutdown(wait=False, cancel_futures=True)
+    def _enter(self) -> None:
+        self._threads.append(threading.get_ident())
+        self.enter_thread()
+
+    def start(self) -> None:
+        try:
+            super().start()
+        finally:
+            self._threads = []  # their clocks end with them
+            self._aside.shutdown(cancel_futures=True)
+
+    def forget(self, request_id: str) -> None:
+        with suppress(KeyError):
+            if (voice := self.state_of(request_id).voice) is not None:
+                voice.cancel()
+        super().forget(request_id)
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> Speaking:
         return Speaking()
@@ -210,8 +226,12 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         """Return counters; of the cache of voices, how many were encoded and how many found."""
         if self._voices is None:
             return super().statistics()
-        voices = {"voices_encoded": float(self._voices.encoded), "voices_found": float(self._voices.found)}
-        return {**super().statistics(), **voices}
+        return {
+            **super().statistics(),
+            "voices_encoded": float(self._voices.encoded),
+            "voices_found": float(self._voices.found),
+            "cpu_seconds": sum(time.clock_gettime(time.pthread_getcpuclockid(each)) for each in self._threads),
+        }
 
     def flush_caches(self) -> None:
         """Forget the voices that were encoded before. From any thread."""
