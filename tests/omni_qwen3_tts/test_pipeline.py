@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -162,6 +163,7 @@ async def test_a_recording_is_encoded_once_and_few_are_kept(base: AsyncPipe, tmp
     assert (await base.statistics())["pipeline"]["preprocessing"]["cpu_seconds"] > 0
 
 
+@pytest.mark.full
 async def test_it_speaks_what_another_pipeline_writes(tiny: Tiny) -> None:
     """In the voice of a recording that the pipeline was given; and of a checkpoint without recorded voices none is taken."""
     voice = str(tiny("base-c") / "voice.wav")
@@ -231,3 +233,28 @@ async def test_the_sdk_speaks_whole_as_events_and_by_socket(named: AsyncPipe) ->
             await client.audio.speech.create(**{**body, "voice": "nobody"}, extra_body=given)
         with pytest.raises(openai.BadRequestError, match="4000"):
             await client.audio.speech.create(**{**body, "input": LONG * 600}, extra_body=given)
+
+
+async def test_the_sdk_speaks_with_uploaded_voices(base: AsyncPipe, tmp_path: Path) -> None:
+    """With the words that are said in the recording, and without them."""
+    http = http_client(create_app(base, Settings(model="tts", voices_dir=tmp_path)))
+    client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=http)
+    sound = io.BytesIO()
+    soundfile.write(sound, recording(1), 24_000, subtype="FLOAT", format="WAV")
+    asked: dict[str, Any] = {"model": "tts", "input": "A fox.", "response_format": "pcm"}
+    given = {"max_new_tokens": 6, "seed": 5, "dual_track": True}
+    for name, words in (("Anna", "A red fox."), ("Otto", None)):
+        consent = await client.audio.voice_consents.create(
+            name=name, language="en-US", recording=("c.wav", sound.getvalue())
+        )
+        await client.audio.voices.create(
+            name=name,
+            audio_sample=("a.wav", sound.getvalue()),
+            consent=consent.id,
+            extra_body={"text": words} if words else {},
+        )
+        answer = await client.audio.speech.create(**asked, voice=name, extra_body=given)
+        case = Case("base", "A fox.", recording=1, words=words, dual_track=True)
+        assert answer.content == pcm16((await spoken(base, asking(case, seed=5, max_new_tokens=6))).samples)
+    with pytest.raises(openai.BadRequestError, match="voice of a recording"):
+        await client.audio.speech.create(**asked, voice="default")
