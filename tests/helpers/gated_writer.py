@@ -19,5 +19,5 @@ def create_gated(model_path: str, door: str, word: str, device: str = "cpu", **a
             Path(door).read_text()
         put(message)
 
-    scheduler.outbox.put = gated  # type: ignore[method-assign]
+    scheduler.outbox.put = gated  # type: ignore[method-assign,assignment]
     return scheduler

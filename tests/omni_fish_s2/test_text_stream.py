@@ -37,6 +37,7 @@ from omni_fish_s2.config import read_config
 from omni_fish_s2.pipeline import fish_s2, speech_stages
 from omni_fish_s2.preprocessing import create_preprocessing
 from omni_fish_s2.prompt import PromptBuilder
+from omni_fish_s2.semantic import MOST_TURNS
 from omni_fish_s2.text import LATER_BYTES, TextCutter
 
 TEXT = (
@@ -322,3 +323,28 @@ def test_a_request_that_came_with_its_text_takes_no_more(tiny: dict[str, Path]) 
     assert "came with its text" in str(found["r"].data)
     assert "token_ids" in found["other"].data, "without an end of a stream, which not every pipeline sends"
     assert stage.running == 0
+
+
+def test_whoever_writes_waits_while_many_turns_are_not_spoken(tiny: dict[str, Path]) -> None:
+    scheduler = create_semantic_ar(str(tiny["b"]))
+    told: list[tuple[str, bool]] = []
+    scheduler.hold_input = lambda request_id, held: told.append((request_id, held))
+    builder = PromptBuilder(str(tiny["b"]), read_config(tiny["b"]))
+    request = OmniRequest(params={"semantic": {**GREEDY, "max_new_tokens": 3}})
+
+    def put(kind: Any, data: Any = None) -> None:
+        scheduler.inbox.put(IncomingMessage("r", kind, data, "preprocessing", None, request))
+
+    put("stream_chunk", builder.build(["A fox!"], []))
+    for _ in range(2 * MOST_TURNS):
+        put("stream_chunk", builder.following("It sleeps."))
+    scheduler.loop.turn()
+    assert told == [("r", True)]
+    put("stream_done")
+    put("new_request", StagePayload("r", request, {}))
+    with running(scheduler):
+        while (message := scheduler.outbox.get(60)) is not None and message.type == "stream":
+            pass
+    assert message is not None
+    assert message.data["frames"] > 0
+    assert told == [("r", True), ("r", False)]

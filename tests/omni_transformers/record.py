@@ -106,6 +106,7 @@ def how(name: str, shared: int, alone: int) -> dict[str, str]:
 
     from omni_transformers.architectures import table
     from omni_transformers.loading import load_model
+    from omni_transformers.recognise.declaration import SAMPLED
     from omni_transformers.words.engine_fit import backend_of
     from omni_transformers.words.recognisers import RECOGNISERS
 
@@ -113,6 +114,8 @@ def how(name: str, shared: int, alone: int) -> dict[str, str]:
     by_token = "engine" if shared and not alone else "steps"
     if architecture.kind == "speak":
         return {"backend": by_token if _by_frame(name) else "generate", "streams": _streams(name)}
+    if architecture.form == "live":
+        return {"backend": "engine" if name in SAMPLED else "steps", "streams": "live"}
     if architecture.kind == "recognise":
         return {
             "backend": by_token if architecture.form == "seq2seq" else "generate",

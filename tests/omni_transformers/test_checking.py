@@ -29,6 +29,12 @@ assert writers
         ("MoonshineForConditionalGeneration", "backend: engine", "text: that of"),
         ("Wav2Vec2ForCTC", "backend: steps, because it writes a window", "text: that of transformers' own call"),
         ("ParakeetForTDT", "backend: steps, because it writes a window", "text: that of transformers' own call"),
+        (
+            "NemotronAsrStreamingForRNNT",
+            "backend: steps, because it hears a piece",
+            "text: that of transformers' own call",
+        ),
+        ("VoxtralRealtimeForConditionalGeneration", "backend: engine", "text: that of transformers' own call"),
         ("VitsModel", "backend: steps, because it speaks a sentence", "sound: that of transformers' own call"),
         ("BarkModel", "backend: generate, because it speaks a sentence", "not compared"),
     ],

@@ -31,6 +31,7 @@ TORCH = {
     "omni_qwen3",
     "omni_fish_s2",
     "omni_qwen25",
+    "omni_qwen3_tts",
     "omni_demo",
     "omni_diffusion",
     "omni_transformers",
@@ -43,18 +44,20 @@ SHARED = {
     "omni_launchers": {"omni_testing"},
     "omni_media": {
         "omni_serve", "omni_cli", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_diffusion", "omni_demo",
-        "omni_transformers",
+        "omni_transformers", "omni_qwen3_tts",
     },
     "omni_serve": {"omni_cli", "omni_testing"},
     "omni_testing": {
         "omni_torch", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo", "omni_kernels", "omni_cli",
         "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers",
+        "omni_qwen3_tts",
     },
     "omni_sglang": set(),
     "omni_qwen3": {"omni_demo", "omni_qwen25", "omni_testing"},
     "omni_fish_s2": {"omni_testing"},
     "omni_assistant": set(),
     "omni_qwen25": {"omni_testing"},
+    "omni_qwen3_tts": {"omni_testing"},
 }  # fmt: skip
 """Engines and models, and the distributions that may import them. All may import the core."""
 

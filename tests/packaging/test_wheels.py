@@ -23,6 +23,7 @@ OURS = [
     "omni-demo",
     "omni-diffusion",
     "omni-fish-s2",
+    "omni-qwen3-tts",
     "omni-transformers",
 ]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis"}

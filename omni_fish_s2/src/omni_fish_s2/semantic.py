@@ -29,6 +29,9 @@ from omni_torch.api import (
     quantize_for,
 )
 
+MOST_TURNS = 8
+"""Turns that may wait to be spoken, about a minute of speech; with more, whoever writes the text waits."""
+
 
 class SpeechRunner(FeedbackARModelRunner):
     """Chooses among the semantic tokens and the end of the turn; at that end, continues with the next turn."""
@@ -121,6 +124,9 @@ class SpeechRunner(FeedbackARModelRunner):
 
     def can_step(self, request: ARRequest) -> bool:
         return not request.state.waiting
+
+    def has_enough(self, request: ARRequest) -> bool:
+        return len(request.state.turns) >= MOST_TURNS
 
     def release(self, request_id: str) -> None:
         self._streamed.pop(request_id, None)

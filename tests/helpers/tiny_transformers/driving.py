@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from omni_core.api import IncomingMessage, OmniRequest, OutgoingMessage, Scheduler, StagePayload
+from omni_core.api import IncomingMessage, OmniRequest, OutgoingMessage, Scheduler, StagePayload, StreamingScheduler
 
 
 @contextmanager
@@ -48,6 +48,8 @@ def replies(scheduler: Scheduler, requests: Sequence[OmniRequest | StagePayload]
     for number, request in enumerate(requests):
         payload = request if isinstance(request, StagePayload) else StagePayload(str(number), request)
         scheduler.inbox.put(IncomingMessage(str(number), "new_request", payload))
+        if isinstance(scheduler, StreamingScheduler):  # a request that is whole
+            scheduler.inbox.put(IncomingMessage(str(number), "stream_done"))
     streamed: dict[str, list[Any]] = {str(number): [] for number in range(len(requests))}
     results: dict[str, Any] = {}
     while len(results) < len(requests):

@@ -218,32 +218,6 @@ def nemotron_transcribe(folder: Path) -> None:
     )
 
 
-@maker("KyutaiSpeechToTextForConditionalGeneration")
-def kyutai(folder: Path) -> None:
-    sizes = {
-        "num_codebooks": 4,
-        "codebook_vocab_size": 33,
-        "audio_bos_token_id": 32,
-        "_own": ("audio_pad_token_id",),
-        "audio_pad_token_id": 33 + 320,
-        "num_key_value_heads": 4,
-        "codec_config": {
-            "num_quantizers": 4,
-            "codebook_size": 32,
-            "codebook_dim": 8,
-            "vector_quantization_hidden_dimension": 8,
-            "num_filters": 4,
-            "num_semantic_quantizers": 1,
-            "upsample_groups": 32,
-        },
-    }
-    made = T.KyutaiSpeechToTextProcessor(
-        T.KyutaiSpeechToTextFeatureExtractor(audio_delay_seconds=0.2, audio_silence_prefix_seconds=0.1),
-        tokenizer_of(None),
-    )
-    save(folder, "KyutaiSpeechToTextForConditionalGeneration", made, sizes, scale=0.1)
-
-
 @maker("VoxtralForConditionalGeneration")
 def voxtral(folder: Path) -> None:
     tokens = (

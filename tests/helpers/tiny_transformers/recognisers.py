@@ -9,10 +9,11 @@ from typing import Any
 import transformers
 from transformers import GenerationConfig
 
-from tiny_transformers import frame_recognisers, maker, tiny_whisper
+from tiny_transformers import frame_recognisers, live, maker, tiny_whisper
 from tiny_transformers.frame_recognisers import FASTCONFORMER, WAVES, letters
 
 assert frame_recognisers
+assert live
 assert tiny_whisper
 
 

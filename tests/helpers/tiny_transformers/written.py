@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soxr
 import torch
 import transformers
 from transformers import AutoProcessor
@@ -13,7 +14,9 @@ from transformers import AutoProcessor
 from omni_transformers.architectures import table
 from omni_transformers.checkpoints import read
 from omni_transformers.recognise.processors import GraniteProcessor
+from omni_transformers.recognise.tekken import Tekken
 from tiny_transformers import checkpoint
+from tiny_transformers.live import VOXTRAL
 
 LANGUAGE = {
     "CanaryForConditionalGeneration": "de",
@@ -27,7 +30,22 @@ LANGUAGE = {
 
 def reference(name: str, samples: np.ndarray, folder: Path | None = None) -> tuple[list[int], str]:
     """Return the tokens that transformers' own code writes, and their text."""
+    if name == VOXTRAL:
+        return _voxtral(folder or checkpoint(name), samples)
     return written(name, *loaded(name, folder or checkpoint(name)), samples)
+
+
+def _voxtral(folder: Path, samples: np.ndarray) -> tuple[list[int], str]:
+    """Return what transformers' own code writes of the inputs of its processor, which needs mistral-common."""
+    model = transformers.VoxtralRealtimeForConditionalGeneration.from_pretrained(folder)
+    features, tokenizer = transformers.VoxtralRealtimeFeatureExtractor.from_pretrained(folder), Tekken(folder)
+    told, prompt = tokenizer.streaming, torch.tensor([tokenizer.prompt])
+    padded = np.pad(samples, (1280 * told.before, -len(samples) % 1280 + 1280 * told.behind))
+    heard = features(padded, sampling_rate=16_000, return_tensors="pt").input_features
+    with torch.inference_mode():
+        made = model.generate(input_ids=prompt, input_features=heard, num_delay_tokens=told.delay)
+    ids = made[0, prompt.shape[1] :].tolist()
+    return ids, tokenizer.decode(ids)
 
 
 def loaded(name: str, folder: Path) -> tuple[Any, Any]:
@@ -43,7 +61,9 @@ def loaded(name: str, folder: Path) -> tuple[Any, Any]:
 def written(name: str, model: Any, processor: Any, samples: np.ndarray) -> tuple[list[int], str]:
     """Return the tokens of a recording, and their text."""
     granite, further = name == "GraniteSpeech5ForCTC", dict[str, Any]()
-    given: dict[str, Any] = {"sampling_rate": 16_000, "return_tensors": "pt"}
+    rate = processor.feature_extractor.sampling_rate
+    samples = samples if rate == 16_000 else soxr.resample(samples, 16_000, rate, quality="HQ")
+    given: dict[str, Any] = {"sampling_rate": rate, "return_tensors": "pt"}
     if name == "CanaryForConditionalGeneration":
         inputs = processor.apply_transcription_request(samples, source_language="de", sampling_rate=16_000)
     elif name == "CohereAsrForConditionalGeneration":
@@ -56,6 +76,8 @@ def written(name: str, model: Any, processor: Any, samples: np.ndarray) -> tuple
         further["tgt_lang"] = "deu"
     if name == "WhisperForConditionalGeneration":
         further["task"] = "transcribe"
+    if hasattr(model.config, "max_symbols_per_step"):  # its own limit may leave the last one out
+        further["max_new_tokens"] = 1000
     with torch.inference_mode():
         if table()[name].form == "ctc" and not hasattr(model, "generate"):
             ids = model(**inputs).logits.argmax(-1)

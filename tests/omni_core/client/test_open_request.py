@@ -93,6 +93,19 @@ async def test_a_stage_that_has_enough_lets_the_sender_wait(run_folder: Path) ->
         await writing
 
 
+async def test_what_was_streamed_before_a_failure_is_read_before_it(run_folder: Path) -> None:
+    async with omni.open_async(words.word_pipeline(run_folder)) as pipe, pipe.open_request() as request:
+        for number in range(20):
+            await request.send(TextChunk(f"{number} "))
+        await request.send(TextChunk("fail"))
+        await until(lambda: request._tracked.is_over)
+        heard = []
+        with pytest.raises(omni.RequestFailedError, match="a word that fails"):
+            async for event in request:
+                heard.append(event.data)
+        assert heard == list(range(1, 21))
+
+
 async def test_a_source_that_cannot_wait_drops_what_the_stage_is_too_slow_for(run_folder: Path) -> None:
     async with omni.open_async(words.word_pipeline(run_folder, delay=0.02)) as pipe, pipe.open_request() as request:
         await request.send(TextChunk("first "))  # waits until the request itself was sent

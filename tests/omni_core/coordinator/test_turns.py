@@ -10,7 +10,7 @@ from attrs import define, field
 from omni_core.coordinator.actions import Ended, Start
 from omni_core.coordinator.turns import AdmittingMachine
 from omni_core.errors import OverloadedError
-from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 
 @define
@@ -54,6 +54,15 @@ def test_requests_begin_in_their_order_when_the_policy_says_so() -> None:
     assert started(requests.result("a", "out", 1, final=False, now=1.0)) == ["b"]
     assert started(requests.result("a", "out", 2, final=False, now=1.1)) == [], "only a first output is heard"
     assert started(requests.abort("b", 1.2)) == ["c"]
+
+
+def test_the_next_one_begins_when_a_stage_has_failed_one_of_which_something_is_not_read() -> None:
+    requests = machine(OneAtATime())
+    for name in ("a", "b", "c"):
+        submit(requests, name, 0.0)
+    assert started(requests.result("a", "out", 1, final=False, now=1.0)) == ["b"]
+    requests.failure("a", ErrorInfo("out", "ValueError", "wrong"), 1.1)
+    assert started(requests.failure("b", ErrorInfo("out", "ValueError", "wrong"), 1.2)) == ["c"]
 
 
 def test_a_request_that_waits_too_long_is_refused_and_may_be_asked_again() -> None:

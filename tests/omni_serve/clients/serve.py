@@ -1,4 +1,4 @@
-"""Serves the pipeline ``tones`` under any name of a model until its input ends; prints HOST:PORT."""
+"""Serves the pipeline ``tones``, or ``hear``, under any name of a model until its input ends; prints HOST:PORT."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import sys
 
 from client_voices import KEY
+from live_input_stages import hearing_pipeline
 from omni_serve_clients import running_server
 from serve_stages import speaking_pipeline
 
@@ -15,7 +16,8 @@ from omni_serve import Settings, create_app
 
 async def main() -> None:
     settings = Settings(keys={"me": KEY}, any_model=True)
-    async with open_async(speaking_pipeline()) as pipe, running_server(create_app(pipe, settings)) as address:
+    pipeline = hearing_pipeline() if sys.argv[1] == "hear" else speaking_pipeline()
+    async with open_async(pipeline) as pipe, running_server(create_app(pipe, settings)) as address:
         print(address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

@@ -14,6 +14,7 @@ from pipecat.frames.frames import (
     ErrorFrame,
     Frame,
     InputAudioRawFrame,
+    InterimTranscriptionFrame,
     LLMContextFrame,
     LLMTextFrame,
     OutputAudioRawFrame,
@@ -154,6 +155,26 @@ async def test_transcriptions_of_a_stream(address: str) -> None:
         await running.sink.until(lambda: running.sink.of(TranscriptionFrame))
     logger.remove(log)
     assert "Write down" in running.sink.of(TranscriptionFrame)[0].text
+
+
+async def test_interim_transcripts(hearing: str) -> None:
+    """Words come before the turn is committed; together they are its transcript."""
+    settings = OpenAIRealtimeSTTService.Settings(model="hear")
+    service = OpenAIRealtimeSTTService(api_key=KEY, base_url=f"ws://{hearing}/v1/realtime", settings=settings)
+    ready = asyncio.Event()
+    log = logger.add(lambda line: ready.set() if "session configured" in line else None)
+    async with Running(service) as running, asyncio.timeout(30):
+        await ready.wait()
+        await running.send(VADUserStartedSpeakingFrame())
+        await running.speak()
+        await running.sink.until(lambda: running.sink.of(InterimTranscriptionFrame))
+        assert not running.sink.of(TranscriptionFrame)
+        await running.send(VADUserStoppedSpeakingFrame())
+        await running.sink.until(lambda: running.sink.of(TranscriptionFrame))
+    logger.remove(log)
+    final = running.sink.of(TranscriptionFrame)[0].text
+    assert final.startswith("en1 en2")
+    assert "".join(each.text for each in running.sink.of(InterimTranscriptionFrame)) == final
 
 
 async def test_transcriptions(address: str) -> None:

@@ -12,73 +12,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from realtime_events import (
+    MANUAL,
+    RATE,
+    append,
+    events,
+    kinds,
+    make,
+    refused,
+    silence,
+    started,
+    update,
+    user_text,
+    voice,
+)
 
-from omni_serve.encoders import Samples, pcm16
 from omni_serve.errors import ApiError
-from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
+from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
 from omni_serve.realtime.config import Offer, ServerVad
 from omni_serve.realtime.session import Session
-from omni_serve.settings import RealtimeLimits
-
-RATE = 24_000
-
-
-def voice(seconds: float) -> Samples:
-    """A tone with the pauses of words."""
-    time = np.arange(int(seconds * RATE)) / RATE
-    return (0.3 * np.sin(2 * np.pi * 220 * time) * (time % 0.2 < 0.15)).astype(np.float32)
-
-
-def silence(seconds: float) -> Samples:
-    return np.zeros(int(seconds * RATE), np.float32)
-
-
-def append(samples: Samples) -> dict[str, Any]:
-    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(pcm16(samples)).decode()}
-
-
-def user_text(text: str) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text}]
-    return {"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": content}}
-
-
-def update(**fields: Any) -> dict[str, Any]:
-    return {"type": "session.update", "session": {"type": "realtime", **fields}}
-
-
-MANUAL = update(audio={"input": {"turn_detection": None}})
-
-
-def make(offer: Offer | None = None, **limits: Any) -> Session:
-    counts: dict[str, int] = {}
-
-    def identity(prefix: str) -> str:
-        counts[prefix] = counts.get(prefix, 0) + 1
-        return f"{prefix}_{counts[prefix]}"
-
-    session = Session(offer=offer or Offer(), limits=RealtimeLimits(**limits), ids=identity)
-    session.begin()
-    return session
-
-
-def events(actions: list[Action]) -> list[dict[str, Any]]:
-    found = [each for each in actions if isinstance(each, Send | Show)]
-    return [each.event if isinstance(each, Send) else each.event("event_0") for each in found]
-
-
-def kinds(actions: list[Action]) -> list[str]:
-    return [event["type"] for event in events(actions)]
-
-
-def started(actions: list[Action]) -> Start:
-    return next(action for action in actions if isinstance(action, Start))
-
-
-def refused(actions: list[Action]) -> dict[str, Any]:
-    (event,) = events(actions)
-    assert event["type"] == "error"
-    error: dict[str, Any] = event["error"]
-    return error
 
 
 def test_the_greeting_describes_the_session() -> None:
@@ -458,6 +410,10 @@ def test_turns_are_written_down() -> None:
         "conversation.item.input_audio_transcription.completed",
         "hello",
     )
+    assert session.transcribed(wanted.item, ApiError(503, "late"), {}) == []
+    session.receive(append(voice(0.5)), 0)
+    found = session.receive({"type": "input_audio_buffer.commit"}, 0)
+    wanted = next(action for action in found if isinstance(action, Transcribe))
     (event,) = events(session.transcribed(wanted.item, ApiError(503, "gone"), {}))
     assert event["type"] == "conversation.item.input_audio_transcription.failed"
 

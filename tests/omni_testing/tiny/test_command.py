@@ -46,7 +46,7 @@ def test_a_model_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monke
     assert "fish-s2 needs omni-fish-s2: pip install omni-fish-s2" in refused.output
 
 
-@pytest.mark.parametrize("pipeline", ["fish-s2", "qwen3-omni", "qwen25", "qwen-image"])
+@pytest.mark.parametrize("pipeline", ["fish-s2", "qwen3-omni", "qwen3-tts", "qwen25", "qwen-image"])
 def test_the_default_model_is_made_once(pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     default_model = load(load_plugins().get("omni_pipelines", pipeline).default_model)  # type: ignore[attr-defined]

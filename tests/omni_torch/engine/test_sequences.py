@@ -96,6 +96,41 @@ def test_sequences_see_their_own_positions_and_memories(seed: int) -> None:
     assert sequences.cache.pool.free == sequences.cache.pool.total
 
 
+def test_positions_that_no_window_reaches_are_dropped() -> None:
+    """Three sequences in turns, of which the cache holds two."""
+    chance, generator = random.Random(0), torch.Generator().manual_seed(0)
+    windows = (3, 6)
+    layout = KVLayout(2, KV_HEADS, WIDTH, torch.float32, HEADS, tuple(AttentionForm(window=each) for each in windows))
+    sequences = PagedSequences(layout, CPU, longest=12, running=2, block_size=4)
+    wholes = {name: Whole(2, 0, generator) for name in "abc"}
+    for name in wholes:
+        sequences.begin(name)
+    for _ in range(120):
+        name, count = chance.choice("abc"), chance.choice([1, 1, 2, 4])
+        assert sequences.plan({name: count}) == [name]
+        attention = sequences.attention([name], [count])
+        for layer, window in enumerate(windows):
+            query = torch.randn(count, HEADS, WIDTH, generator=generator)
+            new = torch.randn(2, count, KV_HEADS, WIDTH, generator=generator)
+            found, whole = attention(layer, query, *new), wholes[name].own
+            before = whole[layer].shape[1]
+            whole[layer] = torch.cat([whole[layer], new], 1)
+            for row in range(count):
+                first = max(0, before + row - window + 1)
+                seen = whole[layer][:, first : before + row + 1]
+                torch.testing.assert_close(
+                    found[row : row + 1], attended(query[row : row + 1], *seen.unbind(), None), rtol=1e-4, atol=1e-5
+                )
+        sequences.computed([name], [count])
+        assert len(sequences.cache.blocks(name)) <= 3
+        assert sequences.cache.slot_numbers(name, sequences.length(name) - 1, sequences.length(name))
+    assert sequences.stored > 0, "nothing was put aside"
+    assert min(sequences.length(name) for name in "abc") > 40
+    for name in "abc":
+        sequences.end(name)
+    assert sequences.cache.pool.free == sequences.cache.pool.total
+
+
 def test_a_sequence_takes_the_room_of_one_that_waits_before_that_of_a_younger_one() -> None:
     layout = KVLayout(1, KV_HEADS, WIDTH, torch.float32, HEADS)
     sequences = PagedSequences(layout, CPU, longest=8, running=2, block_size=4)

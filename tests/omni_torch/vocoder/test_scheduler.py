@@ -76,6 +76,44 @@ def test_a_chunk_has_as_many_frames_as_all_before_it(initial: int, chunk: int, g
     assert np.array_equal(result.samples, frames_of(30).sum(1).float().repeat_interleave(2)[2:])
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_context_is_heard_before_the_first_frame_and_not_sent(together: bool) -> None:
+    """As the recording of a voice, whose sound is the client's own."""
+
+    class Whole(Counter):
+        """Fails passes of several streams, so that each is restarted."""
+
+        def decode(self, work: Work) -> list[torch.Tensor]:
+            if together and len(work) > 1:
+                raise MemoryError("no room")
+            return super().decode(work)
+
+    frames = frames_of(5)
+    scheduler = VocoderScheduler(Whole(), initial_chunk=2, chunk=7, growth=None)
+    names = ["r", "s"] if together else ["r"]
+    for name in names:
+        for chunk in (frames_of(3), *frames):
+            scheduler.inbox.put(frame(name, chunk))
+        for message in end(name):
+            scheduler.inbox.put(message)
+    turns(scheduler)
+    for name in names:
+        result = next(each.data for each in scheduler.outbox.items if each.type == "result" and each.request_id == name)
+        assert np.array_equal(
+            result.samples, frames.sum(1).float().repeat_interleave(2)
+        )  # the context had the late sample
+        assert result.usage == {"completion_audio_tokens": 5}
+
+
+def test_a_context_comes_first_and_once() -> None:
+    for before in (frames_of(1)[0], frames_of(2)):
+        scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=7)
+        for chunk in (before, frames_of(2)):
+            scheduler.inbox.put(frame("r", chunk))
+        turns(scheduler)
+        assert "this one has shape [2, 2]" in str(scheduler.outbox.items[-1].data)
+
+
 class Prompt(Counter):
     """Gives the samples of a frame with the frame."""
 

@@ -21,8 +21,9 @@ from tiny_transformers.serving import ending, served, wav
 from tiny_transformers.tiny_whisper import hear, tone
 from tiny_transformers.written import LANGUAGE, reference
 
-from omni_core.api import Transcript
+from omni_core.api import AudioChunk, OmniRequest, Transcript, open_async
 from omni_transformers.architectures import table
+from omni_transformers.pipeline import transformers as pipeline
 from omni_transformers.recognise.whisper import create_whisper
 
 assert recognisers
@@ -129,6 +130,24 @@ async def test_a_recording_is_written_down_as_by_transformers(name: str, tmp_pat
     async with served(folder) as client:
         written = await client.audio.transcriptions.create(model="tiny", file=("a.wav", wav(samples)), **language)
     assert written.text == text.strip() != ""
+
+
+@pytest.mark.usefixtures("forks")
+async def test_a_pipeline_is_spoken_to_while_it_writes() -> None:
+    config = pipeline(str(checkpoint("NemotronAsrStreamingForRNNT")))
+    assert config.interface is not None
+    assert config.interface.input_streams == ["audio"]
+    samples = tone(5.0, 1)
+    async with open_async(config) as pipe:
+        [whole] = (await pipe.submit(hear(samples))).values()
+        async with pipe.open_request(OmniRequest({"messages": []}, {"listen": {}})) as request:
+            await request.send(AudioChunk(samples[:40_000], 16_000))
+            first = await anext(request)
+            await request.send(AudioChunk(samples[40_000:], 16_000))
+            await request.finish()
+            events = [first, *[each async for each in request]]
+    assert "".join(each.data.text for each in events if not each.final) == whole.text != ""
+    assert events[-1].data == whole
 
 
 @pytest.mark.full

@@ -108,6 +108,7 @@ def test_a_text_that_comes_as_a_stream_has_no_message() -> None:
     assert whole_text(OmniRequest({"messages": [], "references": []})) is None
     assert whole_text(OmniRequest(None)) is None, "of a part that another part streams to"
     assert whole_text(OmniRequest({"messages": [{"role": "user", "content": " Hi "}]})) == "Hi"
-    for inputs in ({}, {"messages": None}, {"messages": "Hi"}, [], "Hi"):
+    wrong: list[Any] = [{}, {"messages": None}, {"messages": "Hi"}, [], "Hi"]
+    for inputs in wrong:
         with pytest.raises(InvalidRequestError, match="non-empty list"):
             whole_text(OmniRequest(inputs))

@@ -29,7 +29,7 @@ def cases(names: list[str]) -> list[object]:
     return [pytest.param(name, id=name, marks=[] if name in ALWAYS else [pytest.mark.full]) for name in names]
 
 
-@pytest.mark.parametrize("name", cases([name for name in OURS if name != "KyutaiSpeechToTextForConditionalGeneration"]))
+@pytest.mark.parametrize("name", cases(OURS))
 @pytest.mark.parametrize("backend", ["steps", "auto"])
 def test_answers_are_those_of_generate(name: str, backend: str) -> None:
     examples.check(name, backend)

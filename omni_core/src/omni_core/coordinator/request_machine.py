@@ -333,6 +333,7 @@ class RequestMachine:
         if tracked is None:
             return []
         if not info.peer_died:
+            tracked.keeps_events = True
             return self._fail(tracked, info, now)
         # The report about that death is under way and may run the request again; this only makes sure that it ends.
         stage, reason = info.stage or "", info.message
@@ -380,12 +381,10 @@ class RequestMachine:
         self._ended[tracked.request_id] = state
         if len(self._ended) > REMEMBERED_IDS:
             self._ended.popitem(last=False)
-        actions: list[Action] = []
-        if error is not None:
+        actions: list[Action] = [Withdraw(tracked.attempt_id)] if was_running and error is not None else []
+        if error is not None and not tracked.keeps_events:
             tracked.events.clear()
-            if was_running:
-                actions.append(Withdraw(tracked.attempt_id))
-        else:
+        if error is None:
             if self._suspects.knows_any(now):
                 self._suspects.absolve(self._content_of(tracked))
             self._suspects.completed()

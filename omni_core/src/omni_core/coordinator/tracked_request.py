@@ -60,6 +60,7 @@ class TrackedRequest:
         deadline_passed: the stages are being asked what they wait for; the request fails as soon as they have answered.
         waiter: resolved by the asyncio shell at news for the client.
         is_over: it has ended; its state is one of the three ends.
+        keeps_events: it fails by an error of a stage; what was streamed before is read first.
         input: of a request whose input comes as a stream.
     """
 
@@ -90,6 +91,7 @@ class TrackedRequest:
     unanswered: int = 0
     waiter: asyncio.Future[None] | None = None
     is_over: bool = False
+    keeps_events: bool = False
     input: InputStream | None = None
 
     @property

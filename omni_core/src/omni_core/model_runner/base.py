@@ -95,6 +95,10 @@ class ModelRunner(ABC):
         """Return whether the request's next decode step has all its inputs (``False`` while it waits for a stream)."""
         return True
 
+    def has_enough(self, request: ARRequest) -> bool:
+        """Return whether so much of the request's stream waits here that those who send it should wait too."""
+        return False
+
     def reuse(self, request: ARRequest, rows: Tensor) -> None:  # noqa: B027 - optional hook
         """Note that the first prompt positions are not computed, because K and V of an earlier request serve.
 

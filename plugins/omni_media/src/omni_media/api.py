@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from omni_core.api import exports
 
 if TYPE_CHECKING:
+    from omni_media.forward import forward_sound, reads_forward
     from omni_media.frames import Frames, Video, frames
     from omni_media.images import images
     from omni_media.sound import Samples, sound
@@ -24,12 +25,15 @@ __all__ = [
     "Samples",
     "Spent",
     "Video",
+    "forward_sound",
     "frames",
     "images",
+    "reads_forward",
     "sound",
 ]
 
 _HOMES = {
+    "omni_media.forward": "forward_sound reads_forward",
     "omni_media.frames": "Frames Video frames",
     "omni_media.images": "images",
     "omni_media.sound": "Samples sound",

@@ -99,11 +99,21 @@ class SoundTrack:
             self.start = float(frame.time or 0.0)
         self._add(_floats(frame), frame.sample_rate)
 
+    def checked(self, frame: Any) -> Samples:
+        """Count a decoded piece that is kept nowhere, and return its one channel. Raises as :meth:`add`."""
+        return self._counted(_floats(frame), frame.sample_rate)
+
     def add_samples(self, samples: Samples, rate: int) -> None:
         """Add samples ``[n]`` or ``[n, channels]``. Raises as :meth:`add`."""
         self._add(samples, rate)
 
     def _add(self, samples: Samples, rate: int) -> None:
+        mono = self._counted(samples, rate)
+        if not self._runs or self._runs[-1][0] != rate:  # what the header says of the rate is not what is decoded
+            self._runs.append((rate, []))
+        self._runs[-1][1].append(mono)
+
+    def _counted(self, samples: Samples, rate: int) -> Samples:
         wrong = ~(np.abs(samples) <= LOUDEST)  # NaN too
         if wrong.any():
             at, value = self.seconds + np.argwhere(wrong)[0][0] / rate, samples[wrong][0]
@@ -113,10 +123,7 @@ class SoundTrack:
         self._counts[rate] = self._counts.get(rate, 0) + len(samples)
         self.check_length(self.seconds)
         self._source.spend("request_samples", samples.size, self._limits)
-        mono = samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
-        if not self._runs or self._runs[-1][0] != rate:  # what the header says of the rate is not what is decoded
-            self._runs.append((rate, []))
-        self._runs[-1][1].append(mono)
+        return samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
 
     def check_length(self, seconds: float) -> None:
         """Raise RequestTooLargeError if so many seconds are over the limit."""

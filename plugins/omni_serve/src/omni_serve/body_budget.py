@@ -84,11 +84,16 @@ class BodyBudget:
 
 @define(eq=False)
 class Held:
-    """The part of the budget that one request holds."""
+    """The part of the budget that one request holds.
+
+    Attributes:
+        is_live: the body comes at the pace at which it is spoken: there is a limit on the time of each piece, and not of all.
+    """
 
     _budget: BodyBudget
     key: str = ""
     size: int = 0
+    is_live: bool = False
     _ahead: int = 0
 
     async def wait(self, size: int) -> None:

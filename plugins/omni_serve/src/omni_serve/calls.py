@@ -27,10 +27,12 @@ from omni_core.api import (
     Transcript,
     TranscriptChunk,
 )
+from omni_core.runtime_api import StreamEvent
 from omni_serve.auth import Key
 from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.live_input import LiveInput
 from omni_serve.media import share_of
 from omni_serve.server import Server
 from omni_serve.voice_store import Voice
@@ -55,6 +57,12 @@ class Thought(str):
     __slots__ = ()
 
 
+class Guess(str):
+    """The words that may follow in a transcript, and may still change: each replaces the one before."""
+
+    __slots__ = ()
+
+
 @define(eq=False)
 class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
@@ -67,6 +75,8 @@ class Call:
         arrived: ``time.perf_counter`` of its arrival.
         usage: tokens by name, as the pipeline counts them.
         transcript: the whole of it, with its times.
+        input: the input that is still coming; the request is without it.
+        guesses: true if :meth:`pieces` has :class:`Guess` pieces, too.
         thinks: true if :meth:`pieces` has :class:`Thought` pieces, too; ``thoughts`` has all of them in any case.
     """
 
@@ -76,6 +86,8 @@ class Call:
     speech: bool
     transcribes: bool = field(default=False, kw_only=True)
     thinks: bool = field(default=False, kw_only=True)
+    guesses: bool = field(default=False, kw_only=True)
+    input: LiveInput | None = field(default=None, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
     identity: str = field(factory=lambda: secrets.token_hex(16))
@@ -88,6 +100,7 @@ class Call:
     _first_sound: float | None = None
     _last_sound: float = 0.0
     _wrote: bool = False
+    _guess: str = ""
 
     async def pieces(self) -> AsyncGenerator[str | Sound]:
         """Yield pieces of text and of speech as they are made.
@@ -110,7 +123,11 @@ class Call:
         try:
             async with place:
                 request = await with_recordings(evolve(self.request, timeout=timeout, stream=True))
-                events = as_generator(server.pipe.stream(request, self.identity))
+                events = as_generator(
+                    server.pipe.stream(request, self.identity)
+                    if self.input is None
+                    else self._live(request, self.input)
+                )
                 self.request = request = request.without_inputs()  # they are large, and the answer may take long
                 async with aclosing(events):
                     async for event in events:
@@ -120,6 +137,13 @@ class Call:
                         piece = self._piece(event.data)
                         if piece is not None:
                             yield piece
+                        if (
+                            self.guesses
+                            and isinstance(event.data, TranscriptChunk)
+                            and self._guess != event.data.tentative
+                        ):
+                            self._guess = event.data.tentative
+                            yield Guess(self._guess)
         except (GeneratorExit, asyncio.CancelledError):
             server.metrics.cancelled.inc()
             raise
@@ -135,6 +159,14 @@ class Call:
             media.leave()
             self._account()
 
+    async def _live(self, request: OmniRequest, pieces: LiveInput) -> AsyncGenerator[StreamEvent]:
+        kind = "audio" if self.transcribes else "text"
+        events = pieces.events(self.server.pipe.open_request, request, self.identity)
+        with self.server.metrics.live.labels(kind).track_inprogress():
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+
     async def whole(self) -> tuple[str, list[Samples], int]:
         """Return the text, the samples of the speech and their rate."""
         texts: list[str] = []
@@ -143,7 +175,7 @@ class Call:
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 if isinstance(piece, str):
-                    texts += [] if isinstance(piece, Thought) else [piece]
+                    texts += [] if isinstance(piece, Thought | Guess) else [piece]
                 else:
                     sounds.append(piece.samples)
                     rate = piece.rate
@@ -184,6 +216,8 @@ class Call:
             return None
         if not self._wrote:
             self._wrote = True
+            if self.input is not None:  # it may be heard long before its end
+                return text
             self.server.metrics.ttft.observe(time.perf_counter() - self.arrived)
         return text
 
@@ -208,7 +242,8 @@ class Call:
         metrics = self.server.metrics
         if self.audio_seconds:
             metrics.audio_seconds.inc(self.audio_seconds)
-            metrics.rtf.observe((self._last_sound - self.arrived) / self.audio_seconds)
+            if self.input is None:
+                metrics.rtf.observe((self._last_sound - self.arrived) / self.audio_seconds)
             self.server.admission.charge(self.key, self.audio_seconds)
         for kind in ("prompt_tokens", "completion_tokens"):
             if kind in self.usage:

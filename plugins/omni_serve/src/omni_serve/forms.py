@@ -15,7 +15,7 @@ from omni_core.api import shown
 from omni_serve.errors import ApiError, invalid
 from omni_serve.parameters import ignore_parameter
 
-_FIELDS = 64
+FIELDS = 64
 _FIELD_BYTES = 1 << 20
 _TYPED_CHARACTERS = 10_000
 """The longest field of a form that is read as a number, a truth value, or a list of them."""
@@ -29,7 +29,7 @@ async def read_form(request: Request) -> FormData:
             f"The body must be a form (content-type: multipart/form-data), is {shown(kind)}", code="invalid_form"
         )
     try:
-        return await request.form(max_files=4, max_fields=_FIELDS, max_part_size=_FIELD_BYTES)
+        return await request.form(max_files=4, max_fields=FIELDS, max_part_size=_FIELD_BYTES)
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         problem = getattr(error, "message", None) or getattr(error, "detail", None) or str(error)
         raise invalid(f"The form cannot be read: {problem}", code="invalid_form") from None

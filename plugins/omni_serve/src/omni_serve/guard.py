@@ -257,6 +257,7 @@ class Guard:
             else:
                 if not until:
                     await held.wait(int(length) if length.isdigit() else 0)
+                if not until or held.is_live:
                     until = asyncio.get_running_loop().time() + _BODY_SECONDS
                 try:
                     async with asyncio.timeout_at(until):

@@ -256,9 +256,14 @@ async def uploaded_sound(file: UploadFile, field: str, most_mib: float) -> bytes
         ApiError: 413, it is larger; 400, it is empty.
     """
     data = await upload(file, field, most_mib)
-    if (file.content_type or "").startswith("audio/pcm") or (file.filename or "").lower().endswith(".pcm"):
+    if is_pcm(file.filename or "", file.content_type or ""):
         return wav_header(PCM_RATE, len(data)) + data
     return data
+
+
+def is_pcm(name: str, kind: str) -> bool:
+    """Return whether an uploaded file is PCM, by its name or its type."""
+    return kind.startswith("audio/pcm") or name.lower().endswith(".pcm")
 
 
 def check_sound(data: bytes, where: str, limits: Limits, least_seconds: float = 0.0) -> None:
@@ -292,10 +297,15 @@ def check_image(data: bytes, where: str, limits: Limits) -> None:
 def _decoding(kind: str, where: str) -> Iterator[None]:
     try:
         yield
-    except RequestTooLargeError as error:
-        raise _too_large(str(error), where) from None
     except InvalidRequestError as error:
-        raise invalid(str(error), where, f"invalid_{kind}") from None
+        raise undecoded(error, kind, where) from None
+
+
+def undecoded(error: InvalidRequestError, kind: str, where: str) -> ApiError:
+    """Return the answer to media that could not be decoded."""
+    if isinstance(error, RequestTooLargeError):
+        return _too_large(str(error), where)
+    return invalid(str(error), where, f"invalid_{kind}")
 
 
 def _plain_wave(data: bytes) -> Media | None:

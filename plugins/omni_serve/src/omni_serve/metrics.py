@@ -56,6 +56,12 @@ class Metrics:
         )
         self._of_keys: dict[tuple[str, int], Counter] = {}
         self.sessions = Gauge("omni_sessions", "Open sessions on WebSockets", ["endpoint"], **common)
+        self.live = Gauge(
+            "omni_live_requests", "Open requests whose input is still coming, or read, by its kind", ["kind"], **common
+        )
+        self.overruns = Counter(
+            "omni_live_overruns", "Turns that are not written down because the recogniser does not keep up", **common
+        )
         self._snapshot = _Snapshot(pipeline, admission)
         self.registry.register(self._snapshot)
 

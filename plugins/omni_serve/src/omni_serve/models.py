@@ -58,6 +58,7 @@ def capabilities(server: Server) -> dict[str, Any]:
     speech = _by("speech", "direct" if "audio" in interface.outputs and TEXT not in interface.roles else None, server)
     found: dict[str, Any] = {
         "inputs": [each for each in interface.inputs if each != "reference"],
+        "input_streams": interface.input_streams,
         "outputs": interface.outputs,
         "speech": speech,
         "transcription": _by("transcription", "direct" if has_recogniser(interface) else None, server),

@@ -19,6 +19,11 @@ def has_recogniser(interface: Interface) -> bool:
     return TRANSCRIPTION in interface.roles and (TRANSCRIPT in interface.outputs or TEXT not in interface.roles)
 
 
+def listens(interface: Interface) -> bool:
+    """Return whether the pipeline writes down sound that is still coming."""
+    return has_recogniser(interface) and "audio" in interface.input_streams
+
+
 def writes_down(interface: Interface) -> bool:
     """Return whether the pipeline can write recordings down."""
     return has_recogniser(interface) or "transcription" in interface.prompts
@@ -30,10 +35,11 @@ def parameters_of(interface: Interface) -> dict[str, Parameter]:
     return {name: parameter for group in groups for parameter in group.parameters for name in parameter.names}
 
 
-def transcription_request(server: Server, recording: bytes, given: Mapping[str, Any]) -> OmniRequest:
+def transcription_request(server: Server, recording: bytes | None, given: Mapping[str, Any]) -> OmniRequest:
     """Return the request that writes a recording down.
 
     Args:
+        recording: ``None``: it is still coming; the pipeline :func:`listens`.
         given: parameters by OpenAI's names; ``None`` and empty texts are not given.
 
     Raises:
@@ -62,5 +68,5 @@ def transcription_request(server: Server, recording: bytes, given: Mapping[str, 
         content.append({"type": "text", "text": prompt})
         parameters = server.parameters.read(given)
     modalities = next(([each] for each in (TRANSCRIPT, "text") if each in interface.outputs), None)
-    inputs = {"messages": [{"role": "user", "content": content}]}
-    return OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
+    messages = [{"role": "user", "content": content}] if recording is not None else []
+    return OmniRequest({"messages": messages}, parameters.params, modalities, parameters.metadata)

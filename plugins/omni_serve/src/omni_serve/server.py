@@ -21,6 +21,7 @@ from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError
 from omni_serve.kept_responses import KeptResponses
 from omni_serve.limits import Admission
+from omni_serve.live_input import OpenRequest
 from omni_serve.media import check_fetching
 from omni_serve.media_room import MediaRoom
 from omni_serve.metrics import Metrics, Statistics
@@ -45,6 +46,10 @@ class ServedPipe(Protocol):
     def config(self) -> PipelineConfig: ...
 
     def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]: ...
+
+    def open_request(
+        self, request: OmniRequest, request_id: str | None = None, *, chunk_timeout: float | None = None
+    ) -> OpenRequest: ...
 
     async def abort(self, request_id: str) -> None: ...
 

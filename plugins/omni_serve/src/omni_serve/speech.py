@@ -16,11 +16,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from omni_core.api import TEXT, OmniRequest
+from omni_core.api import SPEECH, TEXT, OmniRequest
 from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.encoders import Encoder, encoder, media_type
 from omni_serve.errors import invalid, placed
+from omni_serve.live_input import LiveInput
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event
@@ -126,15 +127,27 @@ class Speaker:
         if not text.strip():
             raise invalid("input: there is nothing to speak", "input", "invalid_value")
         content = text if self._prompt is None else self._prompt.replace("{text}", text)
-        inputs = {"messages": [{"role": "user", "content": content}], **self._voice}
+        request = self._request([{"role": "user", "content": content}])
+        return Call(self._server, self._key, request, speech=True, body=self._body, arrived=arrived)
+
+    @property
+    def streams(self) -> bool:
+        """Return whether the pipeline speaks a text that is still being written."""
+        interface = self._server.interface
+        return SPEECH in interface.roles and TEXT not in interface.roles and "text" in interface.input_streams
+
+    def open(self, text: LiveInput) -> Call:
+        """Return the request that speaks such a text."""
+        return Call(self._server, self._key, self._request([]), speech=True, input=text)
+
+    def _request(self, messages: list[dict[str, Any]]) -> OmniRequest:
         outputs = self._server.interface.outputs
-        request = OmniRequest(
-            inputs,
+        return OmniRequest(
+            {"messages": messages, **self._voice},
             self._parameters.params,
             [each for each in ("text", "audio") if each in outputs],
             self._parameters.metadata,
         )
-        return Call(self._server, self._key, request, speech=True, body=self._body, arrived=arrived)
 
     async def encoded(self, call: Call, *, last: bool = True) -> AsyncGenerator[bytes]:
         """Yield the file's bytes for a text; ``last``: it ends with it."""

@@ -1,8 +1,11 @@
-"""``WS /v1/audio/speech/stream``: text arrives in pieces, as a language model writes it, and is spoken sentence by sentence.
+"""``WS /v1/audio/speech/stream``: text arrives in pieces, as a language model writes it, and is spoken meanwhile.
 
 The client sends ``session.config`` with the options of ``/v1/audio/speech``, then ``input.text`` as often as it likes, then
 ``input.done``. The server answers ``session.started``, for each sentence ``audio.start``, binary frames and ``audio.done``, and at the
 end ``session.done``. All frames together are one file. ``error`` ends the session.
+
+To a pipeline that takes text as a stream the pieces go as they come, in one request: then there is one ``audio.start``, without the text
+of a sentence, and one ``audio.done``.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import collect
 from omni_serve.json_input import check_text, read_event
+from omni_serve.live_input import LiveInput, text_input
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.sockets import ended, sent
 from omni_serve.speech import Speaker, SpeechOptions
@@ -50,12 +54,35 @@ def _error_event(error: ApiError) -> dict[str, Any]:
     return {"type": "error", **error.body}
 
 
+class _Uncut:
+    """Takes text in place of a cutter of sentences, and hands it on."""
+
+    def __init__(self, text: LiveInput) -> None:
+        self._text, self._begun = text, False
+
+    def feed(self, text: str) -> list[str]:
+        """Hand text on; return an empty sentence when there is something to speak."""
+        self._text.put(text)
+        begins = not self._begun and bool(text.strip())
+        self._begun |= begins
+        return [""] if begins else []
+
+    def finish(self) -> list[str]:
+        """End the text."""
+        self._text.finish()
+        return []
+
+
 class _Session:
-    """One connection: a reader that cuts sentences, and a speaker that takes them one by one."""
+    """One connection: a reader that cuts sentences, and a speaker that takes them one by one.
+
+    A text that goes to the pipeline as it comes is one empty sentence, which begins with the first character that can be spoken.
+    """
 
     def __init__(self, server: Server, socket: WebSocket) -> None:
         self._server, self._socket = server, socket
         self._sentences: asyncio.Queue[str | None] = asyncio.Queue()
+        self._text: LiveInput | None = None
         self._characters = 0
         self._key = key_of(socket).name
 
@@ -73,10 +100,12 @@ class _Session:
         options = SpeechOptions.model_validate({"response_format": "pcm", **config})
         ignored = collect()
         speaker = Speaker(self._server, self._socket, options)
+        self._text = text_input() if speaker.streams else None
         await self._tell(
             "session.started",
             response_format=options.response_format,
             media_type=media_type(options.response_format),
+            **({"streams": True} if speaker.streams else {}),
             **({"x_omni_ignored": list(ignored)} if ignored else {}),
         )
         async with asyncio.TaskGroup() as group:
@@ -85,7 +114,7 @@ class _Session:
             reading.cancel()
 
     async def _read(self) -> None:
-        cutter = SentenceCutter()
+        cutter = SentenceCutter() if self._text is None else _Uncut(self._text)
         most = self._server.settings.limits.text_characters
         while True:
             kind, fields = await self._receive(IDLE_SECONDS)
@@ -118,7 +147,8 @@ class _Session:
         while (sentence := await self._sentences.get()) is not None:
             await self._tell("audio.start", sentence_index=count, sentence_text=sentence)
             total = 0
-            async with aclosing(speaker.encoded(speaker.call(sentence), last=False)) as pieces:
+            call = speaker.call(sentence) if self._text is None else speaker.open(self._text)
+            async with aclosing(speaker.encoded(call, last=False)) as pieces:
                 async for piece in pieces:
                     total += len(piece)
                     await sent(self._socket.send_bytes(piece))

@@ -100,6 +100,7 @@ class Stream(Response):
     Args:
         events: pieces are server-sent events: an error is one too, and comments keep an idle connection open.
         failed: makes the last event of a stream that fails; by default it is the error alone.
+        gone: returns when the client has disconnected, for a request whose body is still read.
         ping_seconds: between such comments.
     """
 
@@ -112,12 +113,13 @@ class Stream(Response):
         failed: Callable[[ApiError], bytes] = lambda error: event(error.body),
         ping_seconds: float = 15.0,
         headers: Mapping[str, str] | None = None,
+        gone: Receive | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
         self._pieces, self._events, self._ping_seconds = pieces, events, ping_seconds
-        self._failed = failed
+        self._failed, self._gone = failed, gone
         self._raw = [(b"content-type", media_type.encode())]
         self._raw += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         self._raw += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
@@ -128,7 +130,7 @@ class Stream(Response):
         """Send it."""
         if scope.get("http_version") == "1.0":
             send = _joined(send)
-        watch = _Watch(receive)
+        watch = _Watch(self._gone or receive)
         loop = asyncio.get_running_loop()
         self._sent = loop.time()
         beating: list[asyncio.Future[None]] = []

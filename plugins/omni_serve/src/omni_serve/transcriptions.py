@@ -17,12 +17,15 @@ from starlette.responses import PlainTextResponse, Response
 
 from omni_core.api import Segment, Transcript, Word, shown
 from omni_serve.bodies import json_response
+from omni_serve.body_budget import Held
 from omni_serve.calls import Call
+from omni_serve.coming_form import ComingForm, begun_form
+from omni_serve.coming_sound import ComingSound
 from omni_serve.errors import ApiError, invalid, placed
 from omni_serve.forms import check_fields, form_schema, read_form, typed
 from omni_serve.ignored import ignore
 from omni_serve.media import check_media, uploaded_sound
-from omni_serve.recognition import parameters_of, transcription_request, writes_down
+from omni_serve.recognition import listens, parameters_of, transcription_request, writes_down
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.usage import of_transcript
@@ -42,6 +45,11 @@ _SCHEMA = {name: "binary" if name == "file" else "string" for name in (*_FIELDS,
 async def create_transcription(request: Request) -> Response:
     """Write down what is said in a recording."""
     server = server_of(request)
+    if listens(server.interface):
+        again, coming, more = await begun_form(request)
+        if coming is not None and (stream := _as_it_comes(server, request, coming, more)) is not None:
+            return stream
+        request = again
     form = await read_form(request)
     asked = _read(server, form)
     data, seconds = await _recording(server, form)
@@ -60,6 +68,31 @@ async def create_transcription(request: Request) -> Response:
     if asked.format in _SUBTITLES:
         return PlainTextResponse(_subtitles(call.transcript.segments if call.transcript else [], asked.format))
     return json_response({"text": text, **_verbose(call.transcript or Transcript(text), asked, seconds)})
+
+
+def _as_it_comes(server: Server, request: Request, form: ComingForm, more: bool) -> Response | None:
+    """Return the stream of an upload that is written down while it comes; ``None``: it must be read as a whole, with its mistakes."""
+    body: Held = request.scope["omni.body"]
+    try:
+        asked = _read(server, FormData(form.fields))
+        omni = transcription_request(server, None, asked.given)
+    except ApiError:
+        return None
+    fields = {*_FIELDS, _TIMES, *parameters_of(server.interface)}
+    if not asked.stream or form.file != "file" or fields & set(form.late):
+        return None
+    body.is_live = True
+    body.give_back()  # the length that was announced; what waits of it is little
+    sound = ComingSound(form, request.receive, more, body, server.settings.limits, fields)
+    call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=body, input=sound)
+
+    async def events() -> AsyncGenerator[bytes]:
+        async with sound.coming(), aclosing(_events(call)) as made:
+            async for each in made:
+                yield each
+
+    ping = server.settings.ping_seconds
+    return Stream(events(), "text/event-stream", events=True, ping_seconds=ping, gone=sound.gone)
 
 
 @frozen

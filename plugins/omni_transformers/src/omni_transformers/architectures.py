@@ -51,10 +51,14 @@ _NOT_TAKEN = {"NemotronH_Omni_Reasoning_V3": {"video"}}  # its generate() fails 
 _FIRST = {
     "AudioFlamingo3ForConditionalGeneration": ("words", "decoder"),
     "DiaForConditionalGeneration": ("speak", "waveform"),
+    "KyutaiSpeechToTextForConditionalGeneration": ("recognise", "live"),
     "MusicFlamingoForConditionalGeneration": ("words", "decoder"),
+    "Nemotron3_5AsrForRNNT": ("recognise", "live"),
+    "NemotronAsrStreamingForRNNT": ("recognise", "live"),
     "Pop2PianoForConditionalGeneration": ("speak", "waveform"),
+    "VoxtralRealtimeForConditionalGeneration": ("recognise", "live"),
 }
-"""Architectures that transformers lists as something else."""
+"""Architectures that transformers lists as something else, or that hear sound as it comes."""
 
 REFUSED = {
     "DiffusionGemmaForBlockDiffusion": "it writes blocks of tokens, not one after the other",
@@ -80,7 +84,7 @@ class Architecture:
         name: of the class.
         model_type: of its config.
         kind: what it does.
-        form: how: ``waveform`` or ``spectrogram``; ``seq2seq``, ``transducer`` or ``ctc``; ``decoder`` or ``seq2seq``.
+        form: how: ``waveform`` or ``spectrogram``; ``seq2seq``, ``transducer``, ``ctc`` or ``live``; ``decoder`` or ``seq2seq``.
         inputs: kinds of message parts that it takes.
     """
 

@@ -8,6 +8,7 @@ from omni_core.api import StageConfig, load
 from omni_transformers.calls.choice import Loop, backend_of
 from omni_transformers.checkpoints import Source
 from omni_transformers.loading import load_model
+from omni_transformers.recognise.declaration import SAMPLED
 from omni_transformers.speak.speaker import BySentence, Loading, Speaker, Together
 
 
@@ -29,6 +30,10 @@ def backend_of_checkpoint(source: Source, stages: Sequence[StageConfig], dtype: 
         if made.loop is not None:
             return backend_of(made.loop)
         return "steps", ["its decoder is called by code of its own; requests take turns by frame"]
+    if source.architecture.name in SAMPLED:
+        return "engine", []
+    if source.architecture.form == "live":
+        return "steps", ["it hears a piece of sound in one call, which several streams share"]
     if source.architecture.form in ("ctc", "transducer"):
         return "steps", ["it writes a window in one call, which several requests share"]
     return backend_of(Loop(load_model(str(source.folder), dtype)))

@@ -25,6 +25,7 @@ from omni_core.api import (
     SimpleScheduler,
     StageConfig,
     StagePayload,
+    StreamingScheduler,
     load,
 )
 from omni_transformers.architectures import KINDS
@@ -108,7 +109,7 @@ def _compared(
             is_equal,
         )
     if source.architecture.kind == "recognise":
-        text = own_text(source, dtype, payload, request.inputs["messages"][0]["content"][0]["samples"])
+        text = own_text(source, dtype, payload)
         is_equal = result.text == text
         return (
             "text: that of transformers' own call" if is_equal else f"text of transformers' own call: {text!r}",
@@ -149,6 +150,8 @@ def _computed(scheduler: Scheduler, payload: StagePayload) -> Any:
     thread.start()
     try:
         scheduler.inbox.put(IncomingMessage(payload.request_id, "new_request", payload))
+        if isinstance(scheduler, StreamingScheduler):
+            scheduler.inbox.put(IncomingMessage(payload.request_id, "stream_done"))  # it is whole
         while True:
             message: OutgoingMessage | None = scheduler.outbox.get()
             assert message is not None

@@ -17,6 +17,7 @@ KNOWN = {
     "GraniteSpeechForConditionalGeneration": ("ibm-granite/granite-speech-3.3-2b", "apache-2.0"),
     "HiggsAudioV2ForConditionalGeneration": ("bosonai/higgs-audio-v2-generation-3B-base", "other"),
     "HubertForCTC": ("facebook/hubert-large-ls960-ft", "apache-2.0"),
+    "KyutaiSpeechToTextForConditionalGeneration": ("kyutai/stt-2.6b-en-trfs", "cc-by-4.0"),
     "LlamaForCausalLM": ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"),
     "LlavaForConditionalGeneration": ("llava-hf/llava-1.5-7b-hf", "llama2"),
     "MoonshineForConditionalGeneration": ("UsefulSensors/moonshine-tiny", "mit"),
@@ -40,6 +41,7 @@ KNOWN = {
     "VibeVoiceForConditionalGeneration": ("microsoft/VibeVoice-1.5B", "mit"),
     "VitsModel": ("facebook/mms-tts-eng", "cc-by-nc-4.0"),
     "VoxtralForConditionalGeneration": ("mistralai/Voxtral-Mini-3B-2507", "apache-2.0"),
+    "VoxtralRealtimeForConditionalGeneration": ("mistralai/Voxtral-Mini-4B-Realtime-2602", "apache-2.0"),
     "Wav2Vec2ForCTC": ("facebook/wav2vec2-base-960h", "apache-2.0"),
     "WhisperForConditionalGeneration": ("openai/whisper-small", "apache-2.0"),
 }

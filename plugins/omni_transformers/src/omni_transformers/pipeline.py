@@ -47,7 +47,7 @@ def transformers(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
 
 _USED = {
     "backend": lambda source: (
-        source.architecture.form not in ("ctc", "transducer")
+        source.architecture.form not in ("ctc", "transducer", "live")
         if source.architecture.kind != "speak"
         else SPEAKERS[source.architecture.name].shares
     ),

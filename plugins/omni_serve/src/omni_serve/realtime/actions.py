@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
+from omni_serve.encoders import Samples
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.items import Item
@@ -30,9 +31,14 @@ class Start:
 
 @frozen
 class Abort:
-    """Abort the rest of a reply, which is not wanted any more."""
+    """Abort the rest of a reply, or of a transcript by the id of its item, which is not wanted any more.
+
+    Attributes:
+        overrun: the recogniser did not keep up.
+    """
 
     reply: str
+    overrun: bool = False
 
 
 @frozen
@@ -43,6 +49,30 @@ class Transcribe:
     recording: bytes
     language: str | None
     prompt: str | None
+
+
+@frozen
+class Listen:
+    """Write down sound that is still coming, and will become an item."""
+
+    item: str
+    language: str | None
+    prompt: str | None
+
+
+@frozen
+class Feed:
+    """Send the next sound to the request that listens. ``samples``: float32 at :data:`~omni_serve.realtime.audio.INPUT_RATE`."""
+
+    item: str
+    samples: Samples = field(repr=False)
+
+
+@frozen
+class Finish:
+    """End the sound of the request that listens."""
+
+    item: str
 
 
 @frozen
@@ -57,4 +87,4 @@ class Show:
         return {"type": "conversation.item.retrieved", "event_id": event_id, "item": self.item.shown(self.wire)}
 
 
-Action = Send | Start | Abort | Transcribe | Show
+Action = Send | Start | Abort | Transcribe | Listen | Feed | Finish | Show

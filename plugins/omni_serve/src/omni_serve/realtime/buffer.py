@@ -25,6 +25,16 @@ class InputBuffer:
             self._pieces.append(samples)
             self.end += len(samples)
 
+    def between(self, start: int, until: int) -> Samples:
+        """Return the samples from ``start`` to ``until``, which stay."""
+        found, at = [], self.end
+        for piece in reversed(self._pieces):
+            if at <= start:
+                break
+            at -= len(piece)
+            found.append(piece[max(start - at, 0) : max(until - at, 0)])
+        return np.concatenate(found[::-1]) if found else np.zeros(0, np.float32)
+
     def take(self, until: int | None = None) -> Samples:
         """Remove and return the samples before ``until``, by default all."""
         until = self.end if until is None else min(max(until, self.start), self.end)

@@ -193,6 +193,7 @@ class Offer:
         tools: it calls tools.
         forces: it can begin a reply with a call.
         transcribes: it writes recordings down.
+        listens: it writes down sound that is still coming.
         paces: it speaks at another speed itself.
         reads: tells if a further field is a parameter of it.
         check: raises ApiError for a voice, a model or a parameter that there is not; ``where`` is the path of the configuration.
@@ -205,6 +206,7 @@ class Offer:
     tools: str | None = "tagged-json"
     forces: bool = True
     transcribes: bool = True
+    listens: bool = False
     paces: bool = False
     reads: Callable[[str], bool] = lambda name: True
     check: Callable[[SessionConfig, str], None] = lambda config, where: None

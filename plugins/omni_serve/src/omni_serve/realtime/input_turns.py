@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from attrs import define, field, frozen
 
@@ -26,12 +26,29 @@ class TurnBegun:
 
 
 @frozen
+class TurnSound:
+    """The next sound of the turn in progress, at :data:`INPUT_RATE`."""
+
+    samples: Samples
+
+
+@frozen
 class TurnEnded:
-    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`. ``frames``: what was seen meanwhile."""
+    """The user has spoken.
+
+    Attributes:
+        samples: the turn, at :data:`INPUT_RATE`.
+        frames: what was seen meanwhile.
+        rest: the end of the samples, that no :class:`TurnSound` had.
+    """
 
     end_ms: int
     samples: Samples
     frames: list[Frame]
+    rest: Samples
+
+
+Heard = TurnBegun | TurnSound | TurnEnded
 
 
 @define(eq=False)
@@ -43,15 +60,18 @@ class InputTurns:
         most_seconds: of one turn.
         detector: makes the voice detector of a session.
         frames: what is seen meanwhile.
+        is_live: the sound of a turn that is to be written down is handed out while it comes.
     """
 
     config: AudioInput
     most_seconds: float
     detector: Callable[[], Detector]
     frames: FrameBuffer
+    is_live: bool = False
     _sound: InputAudio = field(init=False)
     _buffer: InputBuffer = field(factory=InputBuffer, init=False)
     _turns: TurnDetector | None = field(default=None, init=False)
+    _given: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sound = InputAudio(self.config.format.wire)
@@ -73,33 +93,39 @@ class InputTurns:
         return self._turns is not None and self._turns.speaking
 
     def configure(self, config: AudioInput) -> bool:
-        """Take another configuration; return if turns are found in another way now, which ends the one in progress."""
+        """Take another configuration; return if turns are found in another way now, which ends the one in progress.
+
+        Where they are to be written down in another way, the turn in progress is handed out once more from its beginning.
+        """
         before, self.config = self.config, config
         if config.format != before.format:
             self._buffer.add(self._sound.flush())
             self._sound = InputAudio(config.format.wire)
+        if (config.turn_detection, config.transcription) != (before.turn_detection, before.transcription):
+            self._given = self._buffer.start
         if config.turn_detection == before.turn_detection:
             return False
         self._detect()
         return True
 
-    def append(self, data: bytes) -> list[TurnBegun | TurnEnded]:
-        """Take sound in the format of the wire; return what happens in it.
+    def append(self, data: bytes) -> Iterator[Heard]:
+        """Take sound in the format of the wire; yield what happens in it. All of it must be taken.
 
         Raises:
             ApiError: 413, turns are committed by hand and this one is too long.
         """
         try:
-            return self._append(data)
+            yield from self._append(data)
         finally:
             self.frames.move(_ms(self._buffer.start), _ms(self._buffer.end))
 
-    def _append(self, data: bytes) -> list[TurnBegun | TurnEnded]:
+    def _append(self, data: bytes) -> Iterator[Heard]:
         vad, most = self.config.turn_detection, int(self.most_seconds * INPUT_RATE)
         if vad is None or self._turns is None:
             samples = self._sound.write(data)
             room = max(0, most - len(self._buffer))
             self._buffer.add(samples[:room])
+            yield from self._new()
             if len(samples) > room:
                 raise ApiError(
                     413,
@@ -107,8 +133,8 @@ class InputTurns:
                     param="audio",
                     code="input_audio_buffer_full",
                 )
-            return []
-        samples, found = self._sound.write(data), list[TurnBegun | TurnEnded]()
+            return
+        samples = self._sound.write(data)
         # In pieces, so that several turns may come in one event and the buffer stays small.
         for start in range(0, len(samples), INPUT_RATE):
             piece = samples[start : start + INPUT_RATE]
@@ -116,19 +142,16 @@ class InputTurns:
             for border in self._turns.feed(piece):
                 if border.kind == "started":
                     self._buffer.drop(border.at - _samples(vad.prefix_padding_ms))
-                    found.append(TurnBegun(_ms(self._buffer.start)))
+                    yield TurnBegun(_ms(self._buffer.start))
                 else:
-                    found.append(self._ended(border.at))
+                    yield self._ended(border.at)
             if not self._turns.speaking:
                 self._buffer.drop(self._turns.at - _samples(vad.prefix_padding_ms + _BEFORE_MS))
             elif len(self._buffer) >= most:
                 self._turns.stop()
-                found.append(self._ended(self._buffer.end))
-        return found
-
-    def _ended(self, at: int) -> TurnEnded:
-        begin, end = _ms(self._buffer.start), _ms(at)
-        return TurnEnded(end, self._buffer.take(at), self.frames.take(begin, end))
+                yield self._ended(self._buffer.end)
+            else:
+                yield from self._new()
 
     def commit(self) -> TurnEnded:
         """Return what is in the buffer, as a turn with all frames.
@@ -146,9 +169,8 @@ class InputTurns:
             )
         if self._turns is not None:
             self._turns.stop()
-        begin, end = _ms(self._buffer.start), _ms(self._buffer.end)
-        turn = TurnEnded(end, self._buffer.take(), self.frames.take(begin))
-        self.frames.move(end, end)
+        turn = self._ended(self._buffer.end, with_later_frames=True)
+        self.frames.move(turn.end_ms, turn.end_ms)
         return turn
 
     def clear(self) -> None:
@@ -159,6 +181,20 @@ class InputTurns:
         self.frames.move(_ms(self._buffer.start), _ms(self._buffer.end))
         if self._turns is not None:
             self._turns.stop()
+
+    def _new(self) -> Iterator[TurnSound]:
+        """Yield the sound of the turn in progress that was not handed out."""
+        start, end = max(self._given, self._buffer.start), self._buffer.end
+        if self.is_live and self.config.transcription is not None and end > start:
+            self._given = end
+            yield TurnSound(self._buffer.between(start, end))
+
+    def _ended(self, at: int, *, with_later_frames: bool = False) -> TurnEnded:
+        """Take the turn out of the buffer, with the frames up to its end, or with all."""
+        begin, end = _ms(self._buffer.start), _ms(at)
+        rest = self._buffer.between(max(self._given, self._buffer.start), at)
+        frames = self.frames.take(begin) if with_later_frames else self.frames.take(begin, end)
+        return TurnEnded(end, self._buffer.take(at), frames, rest)
 
     def _detect(self) -> None:
         vad, self._turns = self.config.turn_detection, None

@@ -129,6 +129,7 @@ class Live:
     muted: bool = False
     ignored: list[str] = field(factory=list)
     _spans: dict[str, list[int]] = field(factory=dict, init=False)
+    _said: dict[str, str] = field(factory=dict, init=False)
 
     @classmethod
     def start(cls, event: Mapping[str, Any], offer: Offer, make: Any, now: float, expires_at: int) -> Live:
@@ -233,10 +234,17 @@ class Live:
             self._spans[event["item_id"]] = [event["audio_start_ms"]]
         elif kind == "input_audio_buffer.speech_stopped":
             self._spans.setdefault(event["item_id"], [event["audio_end_ms"]]).append(event["audio_end_ms"])
+        elif kind == "conversation.item.input_audio_transcription.delta" and event["delta"]:
+            span = self._spans.setdefault(event["item_id"], [0])
+            self._said[event["item_id"]] = self._said.get(event["item_id"], "") + event["delta"]
+            return self._heard(event["delta"], span[0], span[1] if span[1:] else self._ms(now))
         elif kind == "conversation.item.input_audio_transcription.completed":
-            span = self._spans.pop(event["item_id"], [0])
-            times = {"start_ms": span[0], "end_ms": span[-1]}
-            return {"type": "session.input_transcript.delta", **self._id(), "delta": event["transcript"], **times}
+            span, said = self._spans.pop(event["item_id"], [0]), self._said.pop(event["item_id"], "")
+            rest = event["transcript"][len(said) :] if event["transcript"].startswith(said) else ""
+            return self._heard(rest, span[0], span[-1]) if rest or not said else None
+        elif kind == "conversation.item.input_audio_transcription.failed":
+            self._spans.pop(event["item_id"], None)
+            self._said.pop(event["item_id"], None)
         elif kind == "response.output_audio_transcript.delta":
             start = self._ms(now)
             times = {"start_ms": start, "end_ms": start + _CHARACTER_MS * len(event["delta"])}
@@ -250,6 +258,10 @@ class Live:
         elif kind == "error":
             return self._error(event["error"], event["error"].get("event_id"))
         return None
+
+    def _heard(self, text: str, start: int, end: int) -> Event:
+        times = {"start_ms": start, "end_ms": end}
+        return {"type": "session.input_transcript.delta", **self._id(), "delta": text, **times}
 
     def _error(self, error: Mapping[str, Any], client_event: Any) -> Event:
         kept = {name: error.get(name) for name in ("type", "code", "message", "param")}

@@ -13,13 +13,14 @@ from omni_serve.auth import Key
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import ignore
+from omni_serve.live_input import LiveInput
 from omni_serve.media import check_image, read_messages, share_of
-from omni_serve.realtime.actions import Start, Transcribe
+from omni_serve.realtime.actions import Listen, Start, Transcribe
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import NamedTool, Offer, ServerVad, SessionConfig
 from omni_serve.realtime.frames import APPEND
 from omni_serve.realtime.items import recording
-from omni_serve.recognition import transcription_request, writes_down
+from omni_serve.recognition import listens, transcription_request, writes_down
 from omni_serve.server import Server
 from omni_serve.tools import ANY
 from omni_serve.voice_names import apply_voice
@@ -47,6 +48,7 @@ def offer_of(server: Server, key: Key) -> Offer:
         tools=interface.tool_format,
         forces=interface.tool_choice,
         transcribes=writes_down(interface),
+        listens=listens(interface),
         paces=server.parameters.paces,
         reads=server.parameters.reads,
         sound_in_video=any(each.name == "use_audio_in_video" for each in interface.metadata),
@@ -94,13 +96,16 @@ class Turns:
         request = OmniRequest(inputs, parameters.params, wanted or None, parameters.metadata)
         return Call(server, self.key, request, speech=config.speaks)
 
-    def transcription(self, asked: Transcribe) -> Call:
-        """Return the call that writes a recording down. Raises ApiError as :func:`transcription_request`."""
-        request = transcription_request(
-            self.server, asked.recording, {"language": asked.language, "prompt": asked.prompt}
-        )
+    def transcription(self, asked: Transcribe | Listen, sound: LiveInput | None = None) -> Call:
+        """Return the call that writes a recording down, or the ``sound`` that is still coming.
+
+        Raises:
+            ApiError: as :func:`transcription_request`.
+        """
+        recording = asked.recording if isinstance(asked, Transcribe) else None
+        request = transcription_request(self.server, recording, {"language": asked.language, "prompt": asked.prompt})
         self.server.stay(self.session, request.metadata)
-        return Call(self.server, self.key, request, speech=False, transcribes=True)
+        return Call(self.server, self.key, request, speech=False, transcribes=True, guesses=True, input=sound)
 
     async def read_media(self, event: dict[str, Any], wire: Wire) -> None:
         """Put bytes in place of the images and recordings of an event's items: images are decoded once, recordings become files.

@@ -6,7 +6,7 @@ played yet is taken as not heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attrs import define, field
@@ -16,21 +16,21 @@ from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.ignored import collect
 from omni_serve.realtime import beta
-from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
+from omni_serve.realtime.actions import Abort, Action, Send, Show, Start
 from omni_serve.realtime.asked import check_item, read_response
 from omni_serve.realtime.audio import INPUT_RATE, from_base64, wav
 from omni_serve.realtime.config import Offer, SessionConfig, applied
 from omni_serve.realtime.conversation import Conversation
 from omni_serve.realtime.events import error_of, id_of, kind_of, new_id, value_of
 from omni_serve.realtime.frames import FrameBuffer, receive_frame
-from omni_serve.realtime.input_turns import InputTurns, TurnBegun, TurnEnded
+from omni_serve.realtime.input_turns import InputTurns, TurnBegun, TurnEnded, TurnSound
 from omni_serve.realtime.items import Item, read_item, turn
-from omni_serve.realtime.reply import Event, Reply, Status
+from omni_serve.realtime.reply import Reply, Status
+from omni_serve.realtime.transcripts import Step, Transcripts
 from omni_serve.realtime.vad import Detector, EnergyDetector
 from omni_serve.room import Room
 from omni_serve.settings import RealtimeLimits
 from omni_serve.tool_formats import tool_reader
-from omni_serve.usage import of_transcript
 
 
 @define(eq=False)
@@ -51,8 +51,8 @@ class Session:
     reply: Reply | None = field(default=None, init=False)
     _conversation_id: str = field(init=False)
     _heard: InputTurns = field(init=False)
+    _transcripts: Transcripts = field(init=False)
     _turn: str = field(default="", init=False)
-    _writing: set[str] = field(factory=set, init=False)
     _wanted: bool = field(default=False, init=False)
     _spoken: Reply | None = field(default=None, init=False)
     _actions: list[Action] = field(factory=list, init=False)
@@ -62,8 +62,9 @@ class Session:
     def __attrs_post_init__(self) -> None:
         self.identity, self._conversation_id = self.ids("sess"), self.ids("conv")
         self.conversation = Conversation(int(self.limits.history_mib * 2**20), self.limits.items, self.limits.frames)
-        self.frames = FrameBuffer.of(self.limits)
-        self._heard = InputTurns(self.config.audio.input, self.limits.turn_seconds, self.detector, self.frames)
+        self.frames, is_live = FrameBuffer.of(self.limits), self.offer.listens
+        self._heard = InputTurns(self.config.audio.input, self.limits.turn_seconds, self.detector, self.frames, is_live)
+        self._transcripts = Transcripts(self.conversation, self.limits, is_live)
 
     @property
     def buffered(self) -> float:
@@ -112,13 +113,13 @@ class Session:
     def text(self, reply: str, text: str) -> list[Action]:
         """Take a piece of a reply's text."""
         if self.reply is not None and self.reply.id == reply:
-            self._send_all(self.reply.text(text))
+            self._do(self.reply.text(text))
         return self._take()
 
     def sound(self, reply: str, samples: Samples, rate: int, now: float) -> list[Action]:
         """Take a piece of a reply's speech."""
         if self.reply is not None and self.reply.id == reply:
-            self._send_all(self.reply.sound(samples, rate, now))
+            self._do(self.reply.sound(samples, rate, now))
         return self._take()
 
     def finished(self, reply: str, now: float, usage: Mapping[str, int], reason: str = "stop") -> list[Action]:
@@ -135,18 +136,19 @@ class Session:
             self._end("failed", now, error=details)
         return self._take()
 
+    def said(self, item: str, text: str, guess: str = "") -> list[Action]:
+        """Take words of a transcript; ``guess``: those that may follow, and may still change."""
+        self._do(self._transcripts.said(item, text, guess))
+        return self._take()
+
+    def taken(self, item: str, count: int) -> list[Action]:
+        """Take in that a recogniser has taken samples of a turn."""
+        self._transcripts.taken(item, count)
+        return self._take()
+
     def transcribed(self, item: str, text: str | ApiError, usage: Mapping[str, int]) -> list[Action]:
-        """Take the transcript of a recording, or why there is none."""
-        self._writing.discard(item)
-        found = next((each for each in self.conversation.items if each.id == item), None)
-        if found is None:
-            return self._take()
-        if isinstance(text, ApiError):
-            self._not_written(item, text)
-            return self._take()
-        found.content[0].text = text
-        kind = "conversation.item.input_audio_transcription.completed"
-        self._send(kind, item_id=item, content_index=0, transcript=text, usage=of_transcript(usage))
+        """Take the transcript of a turn, or why there is none."""
+        self._do(self._transcripts.written(item, text, usage))
         return self._take()
 
     def _receive(self, event: Mapping[str, Any], now: float) -> None:
@@ -163,7 +165,7 @@ class Session:
         elif kind == "input_audio_buffer.clear":
             self._clear()
         elif kind.startswith("input_image_buffer."):
-            self._send_all(receive_frame(event, self.frames, self.config, self.offer, now, self._check_memory))
+            self._do(receive_frame(event, self.frames, self.config, self.offer, now, self._check_memory))
         elif kind == "conversation.item.create":
             self._create_item(event)
         elif kind == "conversation.item.retrieve":
@@ -191,9 +193,11 @@ class Session:
         config, errors = applied(self.config, patch, self.offer)
         if errors and config == self.config:
             raise errors[0]
-        self.config = config
-        if self._heard.configure(self.config.audio.input):
+        before, self.config = self.config.audio.input, config
+        if self._heard.configure(config.audio.input):
             self._turn = ""
+        if not self._turn or config.audio.input.transcription != before.transcription:
+            self._do(self._transcripts.drop())
         shown = self.shown()
         is_beta = answer.startswith("transcription") and self.config.transcribes_only
         self._send(answer, session=beta.shown_transcription(shown) if is_beta else shown)
@@ -252,12 +256,16 @@ class Session:
                 self._send("input_audio_buffer.speech_started", audio_start_ms=each.start_ms, item_id=self._turn)
                 if vad is not None and vad.interrupt_response and not self.config.transcribes_only:
                     self._interrupt("turn_detected", now)
-                continue
-            self._send("input_audio_buffer.speech_stopped", audio_end_ms=each.end_ms, item_id=self._turn)
-            self._commit(each)
-            if vad is not None and vad.create_response and not self.config.transcribes_only:
-                self._wanted = True  # a reply that was not to be interrupted comes to its end first
-                self._answer()
+            elif isinstance(each, TurnSound):
+                self._turn = self._turn or self.ids("item")
+                assert self.config.audio.input.transcription is not None
+                self._do(self._transcripts.hear(self._turn, each.samples, self.config.audio.input.transcription))
+            else:
+                self._send("input_audio_buffer.speech_stopped", audio_end_ms=each.end_ms, item_id=self._turn)
+                self._commit(each)
+                if vad is not None and vad.create_response and not self.config.transcribes_only:
+                    self._wanted = True  # a reply that was not to be interrupted comes to its end first
+                    self._answer()
 
     def _commit(self, ended: TurnEnded) -> None:
         identity, self._turn = self._turn or self.ids("item"), ""
@@ -265,24 +273,11 @@ class Session:
         last = self.conversation.items[-1].id if self.conversation.items else None
         self._send("input_audio_buffer.committed", previous_item_id=last, item_id=identity)
         self._add(item)
-        wanted = self.config.audio.input.transcription
-        if wanted is None:
-            return
-        if len(self._writing) >= self.limits.transcriptions:
-            self._not_written(
-                identity,
-                ApiError(429, "Too many recordings of this session are being written down.", code="overloaded"),
-            )
-            return
-        self._writing.add(identity)
-        self._actions.append(Transcribe(identity, item.content[0].data, wanted.language, wanted.prompt))
-
-    def _not_written(self, item: str, error: ApiError) -> None:
-        kind = "conversation.item.input_audio_transcription.failed"
-        self._send(kind, item_id=item, content_index=0, error=error_of(error))
+        self._do(self._transcripts.end(item, ended.rest, self.config.audio.input.transcription))
 
     def _clear(self) -> None:
         self._heard.clear()
+        self._do(self._transcripts.drop())
         self._turn = ""
         self._send("input_audio_buffer.cleared")
 
@@ -310,7 +305,7 @@ class Session:
             1.0 if self.offer.paces else config.audio.output.speed,
         )
         self._wanted = False
-        self._send_all(self.reply.created())
+        self._do(self.reply.created())
         self._actions.append(Start(self.reply.id, asked.messages, config))
 
     def _interrupt(self, reason: str, now: float) -> None:
@@ -339,7 +334,7 @@ class Session:
     ) -> None:
         assert self.reply is not None
         reply, self.reply = self.reply, None
-        self._send_all(reply.end(status, reason, usage, error))
+        self._do(reply.end(status, reason, usage, error))
         self._spoken = reply if reply.first_sound is not None else self._spoken
         self._shorten()
         self._answer()
@@ -381,15 +376,18 @@ class Session:
         made = {"id": self.identity, "object": kind, **self.config.shown()}
         return {**made, "expires_at": self.expires_at}
 
-    def _send_all(self, events: list[Event]) -> None:
-        for event in events:
-            self._send(**event)
+    def _do(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if isinstance(step, dict):
+                self._send(**step)
+            else:
+                self._actions.append(step)
 
     def _send(self, type: str, **fields: Any) -> None:
         self._actions.append(Send({"type": type, "event_id": self.ids("event"), **fields}))
 
     def _take(self) -> list[Action]:
-        kept = self._items_size + self._heard.size
+        kept = self._items_size + self._heard.size + 4 * self._transcripts.waiting
         if kept != self._kept:
             self.memory.add(self.key, kept - self._kept)
             self._kept = kept

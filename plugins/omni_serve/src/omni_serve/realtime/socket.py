@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,12 +15,13 @@ from starlette.websockets import WebSocket
 
 from omni_core.api import shown
 from omni_serve.auth import presented, subprotocol
-from omni_serve.calls import Call
+from omni_serve.calls import Call, Guess
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.ignored import check_fields
 from omni_serve.json_input import check_text, read_event
-from omni_serve.realtime.actions import Abort, Action, Send, Show, Start, Transcribe
-from omni_serve.realtime.audio import from_base64
+from omni_serve.live_input import LiveInput, sound_input
+from omni_serve.realtime.actions import Abort, Action, Feed, Finish, Listen, Send, Show, Start, Transcribe
+from omni_serve.realtime.audio import INPUT_RATE, from_base64
 from omni_serve.realtime.config import updated
 from omni_serve.realtime.events import error_event, id_of, new_id
 from omni_serve.realtime.frames import is_dropped
@@ -93,6 +95,7 @@ class Connection:
         self._room = asyncio.Event()
         self._room.set()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._heard: dict[str, LiveInput] = {}
         self._now = asyncio.get_running_loop().time
 
     async def run(self) -> None:
@@ -190,9 +193,16 @@ class Connection:
             elif isinstance(action, Start):
                 self._run(action.reply, self._reply(action))
             elif isinstance(action, Transcribe):
-                self._run(new_id("transcription"), self._transcribe(action))
+                self._run(action.item, self._transcribe(action))
+            elif isinstance(action, Listen):
+                self._listen(action)
+            elif isinstance(action, Feed) and action.item in self._heard:
+                self._heard[action.item].put(action.samples)
+            elif isinstance(action, Finish) and action.item in self._heard:
+                self._heard[action.item].finish()
             elif isinstance(action, Abort) and action.reply in self._running:
                 self._running[action.reply].cancel()
+                self._server.metrics.overruns.inc(action.overrun)
         waiting = self._outbox.qsize()
         if waiting >= BROKEN:
             raise ApiError(408, "The client does not read what it is sent.", code="client_too_slow")
@@ -219,14 +229,33 @@ class Connection:
         else:
             self._perform(session.finished(identity, self._now(), call.usage, call.finish_reason))
 
-    async def _transcribe(self, asked: Transcribe) -> None:
+    def _listen(self, asked: Listen) -> None:
+        """Begin to write down sound that is still coming. A stage that takes none of it for the length of a turn is stuck."""
+        seconds = self._server.settings.realtime.turn_seconds
+        sound = sound_input(INPUT_RATE, partial(self._session.taken, asked.item), chunk_timeout=seconds)
+        self._heard[asked.item] = sound
+        self._run(asked.item, self._transcribe(asked, sound))
+
+    async def _transcribe(self, asked: Transcribe | Listen, sound: LiveInput | None = None) -> None:
+        session, item, text = self._session, asked.item, ""
         try:
-            call = self._turns.transcription(asked)
-            text, _, _ = await call.whole()
+            call = self._turns.transcription(asked, sound)
+            async with aclosing(call.pieces()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Guess):
+                        self._perform(session.said(item, "", piece))
+                    elif isinstance(piece, str):
+                        text += piece
+                        self._perform(session.said(item, piece))
+                    await self._room.wait()
         except ApiError as error:
-            self._perform(self._session.transcribed(asked.item, error, {}))
+            if sound is not None:
+                error.message += f" ({sound.taken / INPUT_RATE:.1f} s of this turn had been taken)"
+            self._perform(session.transcribed(item, error, {}))
         else:
-            self._perform(self._session.transcribed(asked.item, text.strip(), call.usage))
+            self._perform(session.transcribed(item, text.strip(), call.usage))
+        finally:
+            self._heard.pop(item, None)
 
 
 def _shown(action: Show) -> str:

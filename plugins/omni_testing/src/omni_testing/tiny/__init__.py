@@ -7,7 +7,13 @@ from pathlib import Path
 
 from omni_core.api import load
 
-MODELS = {"fish-s2": "omni-fish-s2", "qwen-image": "omni-diffusion", "qwen25": "omni-qwen25", "qwen3": "omni-qwen3"}
+MODELS = {
+    "fish-s2": "omni-fish-s2",
+    "qwen-image": "omni-diffusion",
+    "qwen25": "omni-qwen25",
+    "qwen3": "omni-qwen3",
+    "qwen3-tts": "omni-qwen3-tts",
+}
 """The models, and the distribution that each needs."""
 
 _VERSION = 3

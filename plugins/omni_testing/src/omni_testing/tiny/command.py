@@ -17,7 +17,8 @@ from omni_testing.tiny import MODELS, writer
     "--shape",
     default="a",
     show_default=True,
-    help="Dimensions: a, b or c; mid (qwen3: 270 M, fish-s2: 90 M, qwen-image: 40 M), large (qwen3: 1.5 B), edit (qwen-image).",
+    help="Dimensions: a, b or c (qwen3-tts: also base-a, design-a, ...); mid (qwen3: 270 M, fish-s2: 90 M, qwen3-tts and "
+    "qwen-image: 40 M), large (qwen3: 1.5 B, qwen3-tts: 0.8 B), edit (qwen-image).",
 )
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 def tiny_checkpoint(model: str, directory: Path, seed: int, shape: str, dtype: str) -> None:

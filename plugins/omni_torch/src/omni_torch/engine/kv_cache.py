@@ -155,6 +155,7 @@ class _Table:
         named: number of leading blocks that were given a key.
         side_by_side: how many of the first blocks are adjacent, so that their slots are one slice.
         index: the slots of all, ``[blocks * block_size]``; ``None`` until they are asked for.
+        dropped: number of blocks before these that were given back.
     """
 
     blocks: list[int] = field(factory=list)
@@ -162,6 +163,7 @@ class _Table:
     named: int = 0
     side_by_side: int = 0
     index: torch.Tensor | None = None
+    dropped: int = 0
 
     def extend(self, blocks: list[int]) -> None:
         for block in blocks:
@@ -221,18 +223,35 @@ class KVCache:
         """Return the number of blocks that hold this many positions."""
         return -(-positions // self.block_size)
 
-    def reserve(self, request_id: str, positions: int) -> bool:
-        """Allocate what a request's first ``positions`` positions need; ``False``, and nothing changed, if that is not free."""
+    def reserve(self, request_id: str, positions: int, first: int = 0) -> bool:
+        """Allocate what a request's first ``positions`` positions need; ``False``, and nothing changed, if that is not free.
+
+        Args:
+            first: the first position that is kept, of a request without blocks: what :meth:`drop` returned.
+        """
         table = self._tables.get(request_id)
         if table is None:
-            table = self._tables[request_id] = _Table()
-        elif positions <= len(table.blocks) * self.block_size:
+            table = self._tables[request_id] = _Table(dropped=first // self.block_size)
+        elif positions <= (table.dropped + len(table.blocks)) * self.block_size:
             return True  # nearly always: a block holds several steps
-        taken = self.pool.take(max(0, self.blocks_for(positions) - len(table.blocks)))
+        taken = self.pool.take(max(0, self.blocks_for(positions) - table.dropped - len(table.blocks)))
         if taken is None:
             return False
         table.extend(taken)
         return True
+
+    def drop(self, request_id: str, positions: int) -> int:
+        """Give back the blocks of a request's first ``positions`` positions, which no layer reads again; return the first position that is
+        kept. For a request whose blocks have no keys.
+        """
+        table = self._tables[request_id]
+        count = max(0, positions // self.block_size - table.dropped)
+        if count:
+            self.pool.give_back(table.blocks[:count])
+            del table.blocks[:count]
+            table.dropped, table.index = table.dropped + count, None
+            table.side_by_side = max(min(1, len(table.blocks)), table.side_by_side - count)
+        return table.dropped * self.block_size
 
     def open(self, request_id: str, shared: list[int], positions: int) -> bool:
         """:meth:`reserve` for a request without blocks, with ``shared`` (from ``pool.find``) as its first blocks."""
@@ -301,12 +320,14 @@ class KVCache:
 
     def slot_numbers(self, request_id: str, start: int, end: int) -> list[int]:
         """Return the slots of positions ``start`` to ``end`` (exclusive) of a request."""
-        blocks, size = self._tables[request_id].blocks, self.block_size
-        return [blocks[position // size] * size + position % size for position in range(start, end)]
+        table, size = self._tables[request_id], self.block_size
+        blocks, dropped = table.blocks, table.dropped
+        return [blocks[position // size - dropped] * size + position % size for position in range(start, end)]
 
     def slots(self, request_id: str, start: int, end: int) -> torch.Tensor | slice:
         """Return the slots of positions ``start`` to ``end`` (exclusive): a slice if the blocks are adjacent, else an index."""
         table, size = self._tables[request_id], self.block_size
+        start, end = start - table.dropped * size, end - table.dropped * size
         if end <= table.side_by_side * size:
             base = table.blocks[0] * size
             return slice(base + start, base + end)

@@ -27,11 +27,12 @@ _SHARE = 4
 
 @define(eq=False)
 class _Sequence:
-    """A sequence: ``length`` positions are computed; ``stored``: they are not in the cache."""
+    """A sequence: ``length`` positions are computed, those from ``first`` on are kept; ``stored``: they are not in the cache."""
 
     request: ARRequest
     length: int
     stored: Stored | None = None
+    first: int = 0
 
 
 class PagedSequences:
@@ -69,11 +70,13 @@ class PagedSequences:
         self.cache = KVCache(layout, blocks, block_size, device)
         self._attention = backend(self.cache)
         self._sequences: dict[str, _Sequence] = {}
+        windows = [None if form is None else form.window for form in layout.forms] or [None]
+        self._window = None if None in windows or layout.memory else max(filter(None, windows))
         self.stored = 0
 
     @property
     def capacity(self) -> int:
-        """The positions that a sequence can have."""
+        """The positions that a sequence can have; of one whose layers all have windows, those that are kept."""
         return self.cache.capacity
 
     def begin(self, name: str, memory: Stored | None = None) -> None:
@@ -113,19 +116,22 @@ class PagedSequences:
         return self._attention.plan([each.request for each in found], [each.length for each in found], [*lengths])
 
     def computed(self, names: Iterable[str], lengths: Iterable[int]) -> None:
-        """Note that positions of sequences are in the cache."""
+        """Note that positions of sequences are in the cache. Those that no layer's window reaches any more are dropped."""
         for name, length in zip(names, lengths, strict=True):
-            self._sequences[name].length += length
+            sequence = self._sequences[name]
+            sequence.length += length
+            if self._window is not None:
+                sequence.first = self.cache.drop(name, max(0, sequence.length - self._window + 1))
 
     def _has_room(self, name: str, wanted: Mapping[str, int], planned: list[str]) -> bool:
         sequence = self._sequences[name]
-        while not self.cache.reserve(name, sequence.length + wanted[name]):
+        while not self.cache.reserve(name, sequence.length + wanted[name], sequence.first):
             victim = self._victim(name, wanted, planned)
             if victim is None:
                 return False
             self._store(victim)
         if sequence.stored is not None:
-            slots = self.cache.slots(name, 0, sequence.length)
+            slots = self.cache.slots(name, sequence.first, sequence.length)
             for kept, given in zip((self.cache.keys, self.cache.values), sequence.stored, strict=True):
                 for layer, values in zip(kept, given, strict=True):
                     layer[slots] = values
@@ -143,7 +149,7 @@ class PagedSequences:
 
     def _store(self, name: str) -> None:
         sequence = self._sequences[name]
-        slots = self.cache.slots(name, 0, sequence.length)
+        slots = self.cache.slots(name, sequence.first, sequence.length)
         sequence.stored = (
             [layer[slots].clone() for layer in self.cache.keys],
             [layer[slots].clone() for layer in self.cache.values],

@@ -93,6 +93,7 @@ class AutoregressiveLoop(LoopScheduler):
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
         self.paused: set[str] = set()
         self.wake_in: float | None = None
+        self._holding: set[str] = set()  # requests whose streams wait
         required = getattr(runner.model, "required_scheduler", None)
         if required not in (None, *(f"{kind.__module__}:{kind.__qualname__}" for kind in type(policy).__mro__)):
             raise ConfigError(
@@ -151,6 +152,7 @@ class AutoregressiveLoop(LoopScheduler):
             if request is None:
                 if running is not None:
                     self._check_continuation(running)
+                    self._regulate(running)
             elif request.finish_reason is not None:
                 self._finish(request)
             else:
@@ -171,8 +173,16 @@ class AutoregressiveLoop(LoopScheduler):
                 self._finish(request)
             elif not request.output_ids:  # its runner has extended it
                 self._check_continuation(request)
+                self._regulate(request)
         except BaseException as error:
             self._fail(request.request_id, error)
+
+    def _regulate(self, request: ARRequest) -> None:
+        """Let those who send a request's stream wait, or go on."""
+        name = request.request_id
+        if (held := self._runner.has_enough(request)) != (name in self._holding):
+            (self._holding.add if held else self._holding.discard)(name)
+            self.hold_input(name, held)
 
     def _check_prompt(self, request: ARRequest) -> None:
         prompt = len(request.prompt_ids)
@@ -197,6 +207,7 @@ class AutoregressiveLoop(LoopScheduler):
 
     def forget(self, request_id: str, failed: bool = False) -> None:
         self._policy.remove(request_id, failed)
+        self._holding.discard(request_id)
         if request_id in self._requests:
             del self._requests[request_id]
             try:
@@ -237,6 +248,15 @@ class LoopedScheduler:
     @around_turn.setter
     def around_turn(self, around: Callable[[Callable[[], bool]], bool] | None) -> None:
         self.loop.around_turn = around
+
+    @property
+    def hold_input(self) -> Callable[[str, bool], None]:
+        """See :class:`~omni_core.scheduling.base.Scheduler`."""
+        return self.loop.hold_input
+
+    @hold_input.setter
+    def hold_input(self, hold: Callable[[str, bool], None]) -> None:
+        self.loop.hold_input = hold
 
     def start(self) -> None:
         """See :meth:`AutoregressiveLoop.start`."""

@@ -52,6 +52,8 @@ class _Sound(Generic[Stream]):
     """One request's frames, waiting and decoded."""
 
     stream: Stream
+    context: torch.Tensor | None = None
+    has_heard: bool = False  # the stream knows the context
     return_codes: bool = False
     waiting: list[torch.Tensor] = field(factory=list)
     decoded: list[torch.Tensor] = field(factory=list)  # chunk by chunk, as they were decoded
@@ -67,8 +69,9 @@ def _is_number(value: object, *kinds: type) -> bool:
 class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     """Streams :class:`AudioChunk`; their concatenation is the :class:`AudioResult`'s samples exactly.
 
-    Its input is a stream of frames, ``[codebooks]`` int64 each. The payload only marks the end of speech; its request's
-    ``params["return_codes"]`` asks for the frames beside the sound.
+    Its input is a stream of frames, ``[codebooks]`` int64 each. The first chunk may be ``[frames, codebooks]``: a context, such as the
+    recording of a voice, which the network hears before them and whose sound is not sent. The payload only marks the end of speech;
+    its request's ``params["return_codes"]`` asks for the frames beside the sound.
 
     A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, the first sound of a request is kept until
     what comes after it will be in time (:mod:`omni_torch.vocoder.playout`), and passes are the same while all who listen stay in time
@@ -138,11 +141,15 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     def on_chunk(self, state: _Sound[Stream], chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
         codebooks, size = self._vocoder.codebooks, self._vocoder.codebook_size
-        if chunk.shape != (codebooks,):
+        is_context = chunk.dim() == 2 and state.context is None and not state.waiting and not state.frames
+        if chunk.shape[-1:] != (codebooks,) or not (chunk.dim() == 1 or is_context):
             raise ValueError(f"a frame has {codebooks} codes, this one has shape {list(chunk.shape)}")
         if not bool(((chunk >= 0) & (chunk < size)).all()):
             raise ValueError(f"codes must be from 0 to {size - 1}, this frame has {chunk.tolist()}")
-        state.waiting.append(chunk)
+        if is_context:
+            state.context = chunk
+        else:
+            state.waiting.append(chunk)
 
     def statistics(self) -> dict[str, float]:
         """Return counters: passes of the network, the streams and the frames that they decoded; the seconds of sound, and those in
@@ -251,6 +258,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         self._decoded_streams += len(chunks)
         self._decoded_frames += sum(map(len, chunks.values()))
         try:
+            for state in states.values():
+                self._hear_context(state)
             waves = self._vocoder.decode([(states[name].stream, chunk) for name, chunk in chunks.items()])
         except BaseException as error:
             if len(states) == 1:
@@ -263,6 +272,11 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         for (name, chunk), wave in zip(chunks.items(), waves, strict=True):
             self._decoded(name, states[name], chunk, wave)
 
+    def _hear_context(self, state: _Sound[Stream]) -> None:
+        if state.context is not None and not state.has_heard:
+            self._vocoder.decode([(state.stream, state.context)])
+            state.has_heard = True
+
     def _decode_alone(
         self, states: dict[str, _Sound[Stream]], chunks: dict[str, torch.Tensor], failures: dict[str, BaseException]
     ) -> None:
@@ -272,7 +286,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         """
         for name, state in states.items():
             try:
-                state.stream = self._vocoder.begin()
+                state.stream, state.has_heard = self._vocoder.begin(), False
+                self._hear_context(state)
                 for chunk in state.decoded:
                     self._vocoder.decode([(state.stream, chunk)])
                 [wave] = self._vocoder.decode([(state.stream, chunks[name])])

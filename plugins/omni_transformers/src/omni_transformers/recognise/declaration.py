@@ -15,7 +15,9 @@ from omni_core.api import (
     StageConfig,
     transcription_parameters,
 )
+from omni_torch.api import sampling_parameters
 from omni_transformers.checkpoints import Source
+from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
 from omni_transformers.recognise.languages import languages_of
 
@@ -27,8 +29,13 @@ FACTORIES = {
     "seq2seq": "omni_transformers.recognise.generated:create_generated",
     "transducer": "omni_transformers.recognise.frames:create_transducer",
     "ctc": "omni_transformers.recognise.frames:create_ctc",
+    "live": "omni_transformers.recognise.live_networks:create_live",
 }
 _WHISPER = "omni_transformers.recognise.whisper:create_whisper"
+SAMPLED = ("KyutaiSpeechToTextForConditionalGeneration", "VoxtralRealtimeForConditionalGeneration")
+"""Networks that hear sound as it comes and write a token for each frame of it."""
+
+_CHOICE = ("temperature", "top_k", "top_p", "min_p", "seed")
 _SEED = Parameter("seed", "integer", "of what is sampled at a temperature above 0", 0, 0, 2**63 - 1)
 
 
@@ -38,6 +45,7 @@ def interface(source: Source) -> Interface:
         roles={TRANSCRIPTION: GROUP},
         inputs=["audio"],
         outputs=["text"],
+        input_streams=["audio"] if source.architecture.form == "live" else [],
         groups=[group(source)],
         limits={"max_audio_seconds": SECONDS},
     )
@@ -71,6 +79,9 @@ def group(source: Source) -> ParameterGroup:
         found = languages_of(source)
         names = [*found.parameters, "temperature", "timestamps"]
         parameters = [*_parameters(names, ("none", "segment"), [*found.codes]), _SEED]
+    elif source.architecture.name in SAMPLED:
+        sampled = sampling_parameters(defaults_of(source.generation))
+        parameters = [each for each in sampled if each.name in _CHOICE]
     else:
         found = languages_of(source)
         parameters = _parameters([*found.parameters, "timestamps"], ("none", "segment", "word"), [*found.codes])

@@ -41,14 +41,19 @@ def processor_of(source: Source) -> Any:
         found = load_processor(str(source.folder))
         if hasattr(found, "tokenizer") and hasattr(found, "feature_extractor"):
             return found
-    parts = []
-    for kind in (AutoFeatureExtractor, AutoTokenizer):
-        try:
-            parts.append(kind.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False))
-        except Exception as error:
-            name = "feature extractor" if kind is AutoFeatureExtractor else "tokenizer"
-            raise ConfigError(f"{source.folder}: has no {name} that can be read: {error}") from error
-    return Wav2Vec2Processor(*parts)
+    return Wav2Vec2Processor(feature_extractor_of(source), _part(source, AutoTokenizer, "tokenizer"))
+
+
+def feature_extractor_of(source: Source) -> Any:
+    """Return the feature extractor of a checkpoint. Raises ConfigError: it is missing, or cannot be read."""
+    return _part(source, AutoFeatureExtractor, "feature extractor")
+
+
+def _part(source: Source, kind: Any, name: str) -> Any:
+    try:
+        return kind.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ConfigError(f"{source.folder}: has no {name} that can be read: {error}") from error
 
 
 class GraniteProcessor:

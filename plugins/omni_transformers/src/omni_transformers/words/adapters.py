@@ -38,9 +38,6 @@ ONE_AT_A_TIME = {"RecurrentGemmaForCausalLM"}
 """Models that keep the state of a text in their modules."""
 
 
-LIMIT_APART = {"KyutaiSpeechToTextForConditionalGeneration"}
-"""Models whose own ``generate()`` reads the most tokens from an argument."""
-
 DROPS_PROCESSORS = {"JanusForConditionalGeneration"}
 """Models whose own ``generate()`` drops what chooses the next token, and adds nothing to a text."""
 

@@ -25,7 +25,6 @@ class Recogniser:
 RECOGNISERS = {
     "FunAsrNanoForConditionalGeneration": Recogniser(("language", "prompt"), languages=("zh", "en", "ja")),
     "GlmAsrForConditionalGeneration": Recogniser(("prompt",)),
-    "KyutaiSpeechToTextForConditionalGeneration": Recogniser(),
     "MossTranscribeDiarizeForConditionalGeneration": Recogniser(("prompt",), segments=True),
     "Nemotron3_5TranscribeForConditionalGeneration": Recogniser(),
     "Qwen3ASRForConditionalGeneration": Recogniser(("language", "prompt"), marker="<asr_text>"),

@@ -25,7 +25,7 @@ from omni_transformers.defaults import defaults_of
 from omni_transformers.interleaved import Interleaved
 from omni_transformers.loading import generation_config, load_model, load_processor
 from omni_transformers.sampling import Choice, greedy
-from omni_transformers.words.adapters import DROPS_PROCESSORS, LIMIT_APART, ONE_AT_A_TIME
+from omni_transformers.words.adapters import DROPS_PROCESSORS, ONE_AT_A_TIME
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.forms import Form, form_of
 from omni_transformers.words.pieces import Pieces
@@ -117,7 +117,6 @@ class Writer:
         choice = Choice(given, GROUP, penalised, self.stop_ids)
         most = config.max_new_tokens = self._room(prompt, choice.params.max_new_tokens)
         config.max_length = None
-        apart = {"max_new_tokens": most} if self.prompts.architecture in LIMIT_APART else {}
         config.eos_token_id = sorted(choice.params.stop_ids) or None
 
         generate = self.model.generate
@@ -129,7 +128,6 @@ class Writer:
             generate(
                 **inputs,
                 generation_config=config,
-                **apart,
                 logits_processor=LogitsProcessorList([choice]),
                 stopping_criteria=StoppingCriteriaList(criteria),
             )
