@@ -13,11 +13,11 @@ import openai
 import pytest
 import pytest_asyncio
 import soundfile
-from tiny_transformers import checkpoint, frame_recognisers, speakers, writers
+from tiny_transformers import checkpoint, frame_recognisers, live, speakers, writers
 from tiny_transformers.serving import input_audio, wav
 from tiny_transformers.tiny_whisper import tone
 
-from omni_core.api import AsyncPipe, OmniRequest, TextChunk, open_async
+from omni_core.api import AsyncPipe, AudioChunk, OmniRequest, TextChunk, open_async
 from omni_transformers.pipeline import transformers
 
 assistant = pytest.importorskip("omni_assistant.pipeline")  # not there where this distribution is tested alone
@@ -73,13 +73,18 @@ async def test_each_part_answers_as_it_does_alone(pipe: AsyncPipe) -> None:
     np.testing.assert_array_equal(found["tts-speech"].samples, sound.samples)
 
 
-async def test_openai_s_client_talks_to_it(pipe: AsyncPipe) -> None:
+def client_of(pipe: AsyncPipe) -> openai.AsyncOpenAI:
     from omni_serve_clients import http_client
 
     app = serve.create_app(pipe, serve.Settings(model="assistant"))
-    client = openai.AsyncOpenAI(
-        api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=60
+    transport = http_client(app)
+    return openai.AsyncOpenAI(
+        api_key="none", base_url="http://test/v1", http_client=transport, max_retries=0, timeout=60
     )
+
+
+async def test_openai_s_client_talks_to_it(pipe: AsyncPipe) -> None:
+    client = client_of(pipe)
     question: Any = {"role": "user", "content": [input_audio(tone(1.0))]}
     asking: Any = {"model": "assistant", "messages": [question], "temperature": 0, "max_tokens": 12}
     written = await client.chat.completions.create(**asking)
@@ -102,3 +107,31 @@ async def test_openai_s_client_talks_to_it(pipe: AsyncPipe) -> None:
     assert again.choices[0].message.content == written.choices[0].message.content
     with pytest.raises(openai.BadRequestError, match="answers in its own words and reads no text aloud"):
         await client.audio.speech.create(model="assistant", voice="default", input="Hello.")
+
+
+@pytest.mark.parametrize("architecture", [live.KYUTAI, pytest.param(live.VOXTRAL, marks=pytest.mark.full)])
+@pytest.mark.usefixtures("forks")
+async def test_a_recogniser_that_hears_sound_as_it_comes(architecture: str) -> None:
+    folders = {part: str(checkpoint(name)) for part, name in {**PARTS, "asr": architecture}.items()}
+    opening = OmniRequest({"messages": []}, ASKED, ["transcript", "text"])
+    sound = tone(1.5)
+    async with asyncio.timeout(120), open_async(assistant.assistant("none", **folders)) as pipe:
+        found = []
+        for size in (4000, len(sound)):
+            async with pipe.open_request(opening) as opened:
+                for start in range(0, len(sound), size):
+                    await opened.send(AudioChunk(sound[start : start + size], 16_000))
+                await opened.finish()
+                found.append(await opened.results())
+        whole = await pipe.submit(OmniRequest({"messages": [heard(sound)]}, ASKED, ["transcript", "text"]))
+        words: Any = {"role": "user", "content": whole["asr-listen"].text.strip()}
+        written = await pipe.submit(OmniRequest({"messages": [words]}, ASKED, ["text"]))
+        several = await pipe.submit(OmniRequest({"messages": [heard(sound), heard(sound)]}, ASKED, ["text"]))
+        twice = await pipe.submit(OmniRequest({"messages": [words, words]}, ASKED, ["text"]))
+        file = ("q.wav", wav(sound))
+        transcript = await client_of(pipe).audio.transcriptions.create(model="assistant", file=file)
+    assert words["content"]
+    assert found == [whole, whole]
+    assert whole["llm-answer"] == written["llm-answer"]
+    assert several == twice
+    assert transcript.text == whole["asr-listen"].text
