@@ -28,6 +28,7 @@ from omni_core.api import (
     OmniRequest,
     PipelineConfig,
     RequestFailedError,
+    RestartConfig,
     TextChunk,
     Transcript,
     TranscriptChunk,
@@ -46,7 +47,8 @@ def config(folder: str | Path, **options: Any) -> PipelineConfig:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pipe() -> AsyncIterator[AsyncPipe]:
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        async with asyncio.timeout(60), open_async(config(folder)) as pipe:
+        often = evolve(config(folder), restart=RestartConfig(limit=100, backoff=0.0))
+        async with asyncio.timeout(200), open_async(often) as pipe:
             yield pipe
 
 
@@ -143,16 +145,20 @@ async def test_an_abort_ends_what_every_part_computes(pipe: AsyncPipe, tmp_path:
     }  # fmt: skip
 
 
-async def test_each_part_restarts_alone_and_the_next_request_is_answered(pipe: AsyncPipe, tmp_path: Path) -> None:
-    endless = asked("hi", params={"forever": str(tmp_path / "wrote")})
-    for killed, asking in {
-        "asr-p": asked(heard(str(tmp_path / "listened")), modalities=["transcript"]), "llm-p": endless, "tts-p": endless,
-    }.items():  # fmt: skip
-        pids = dict(pipe.process_ids)
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.full)])
+async def test_each_part_restarts_alone_and_the_next_request_is_answered(
+    pipe: AsyncPipe, tmp_path: Path, times: int
+) -> None:
+    for number, killed in enumerate(["asr-p", "llm-p", "tts-p"] * times):
+        asking = asked(f"{number} {times}", params={"forever": str(tmp_path / "wrote")})
+        if killed == "asr-p":
+            asking = asked(heard(f"{tmp_path}/listened {number}"), modalities=["transcript"])
+        pids, is_alive = dict(pipe.process_ids), True
         with pytest.raises(RequestFailedError, match=r"killed by signal 9"):
             async for event in pipe.stream(asking):
-                if isinstance(event.data, TranscriptChunk | AudioChunk) and pids == pipe.process_ids:
+                if isinstance(event.data, TranscriptChunk | AudioChunk) and is_alive:
                     os.kill(pids[killed], signal.SIGKILL)
+                    is_alive = False
         found = await pipe.submit(asked(heard(f"one {killed}"), heard("two")))
         assert f"one {killed}" in parts.spoken(found["tts-say"].samples)
         assert {name for name, pid in pipe.process_ids.items() if pid != pids[name]} == {killed}
