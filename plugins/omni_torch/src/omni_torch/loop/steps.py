@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -50,7 +50,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         for name, value in (("max_batch_size", max_batch_size), ("max_running", self._max_running)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name}: must be a whole number of requests, 1 or more, is {value!r}")
-        self._waiting: dict[str, StagePayload] = {}
+        self._waiting: dict[str, StagePayload | Callable[[], StagePayload]] = {}
         self._states: dict[str, State] = {}
         self._keys: dict[str, Hashable] = {}
         self._due: dict[str, tuple[float, int]] = {}
@@ -129,15 +129,35 @@ class StepScheduler(LoopScheduler, Generic[State]):
         """Leave a request out of the steps, or take it in again. From any thread."""
         self.inbox.put(pausing(request_id, paused))
 
+    def receive(self, message: IncomingMessage) -> None:
+        """Take a message of a request. A subclass whose inputs stream takes their chunks and ends here; what it raises fails the request."""
+        if isinstance(message.data, StagePayload):
+            self.admit(message.request_id, message.data)
+
+    def admit(self, request_id: str, payload: StagePayload | Callable[[], StagePayload]) -> None:
+        """Begin a request when there is room for it.
+
+        A subclass may begin one again after its result, if it keeps that from the outbox.
+
+        Args:
+            payload: it, or what makes it when the request begins.
+        """
+        self._waiting[request_id] = payload
+
     def _take(self, message: IncomingMessage) -> None:
         take_pausing(message, self._paused)
-        if isinstance(message.data, StagePayload) and not self.is_aborted(message.request_id):
-            self._waiting[message.request_id] = message.data
+        if not message.request_id or self.is_aborted(message.request_id):
+            return
+        try:
+            self.receive(message)
+        except BaseException as error:
+            self.forget(message.request_id)
+            self.put_out(OutgoingMessage(message.request_id, "error", error))
 
-    def _begin(self, request_id: str, payload: StagePayload) -> None:
+    def _begin(self, request_id: str, payload: StagePayload | Callable[[], StagePayload]) -> None:
         self._computing = {request_id: time.monotonic()}
         try:
-            state = self.begin(payload)
+            state = self.begin(payload() if callable(payload) else payload)
             work, self._begun = self.work(state), self._begun + 1
             self._due[request_id] = (self._done_work + OVERTAKEN_BY * work, self._begun) if work else (0.0, 0)
             self._keep(request_id, state)
