@@ -23,8 +23,8 @@ from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
-from omni_transformers.interleaved import Interleaved
-from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.declaration import GROUP, SECONDS, group
+from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
@@ -41,6 +41,7 @@ def create_whisper(
     max_running: int = 8,
     max_audio_seconds: float = SECONDS,
     kv_cache_mb: int | None = None,
+    live_step: float = STEP,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -49,6 +50,7 @@ def create_whisper(
         max_running: requests that are written at one time; further ones wait.
         max_audio_seconds: the longest recording.
         kv_cache_mb: of the engine's cache.
+        live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -66,7 +68,18 @@ def create_whisper(
         return (yield from in_turns(lambda report: transcript(payload, report)))
 
     running = 1 if backend == "generate" else max_running
-    return Interleaved(write, running, calls_of(Loop(windows.model), backend, running, kv_cache_mb))
+    calls = calls_of(Loop(windows.model), backend, running, kv_cache_mb)
+    times = "none" if windows.first_time is None else "segment"
+    form = Form(
+        windows.rate,
+        GROUP,
+        max_audio_seconds,
+        seconds=windows.frames * windows.hop,
+        step=live_step,
+        times=times,
+        follows=True,
+    )
+    return LiveInterleaved(write, running, calls, form=form)
 
 
 @define

@@ -1,0 +1,110 @@
+"""What a recogniser has written of one window: its words in a row, and where one hypothesis goes on behind another."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+
+from attrs import define, evolve
+
+from omni_core.api import Segment, Transcript, Word
+
+_ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Characters of languages that put no spaces between words: each is compared as one."""
+
+_PIECES = re.compile(rf"\s*(?:[{_ALONE}]|[^\s{_ALONE}]+)")
+_IS_ALONE = re.compile(f"[{_ALONE}]")
+
+
+def pieces_of(text: str) -> list[str]:
+    """Return the words of a text, each with the space before it; also the first, where its language has spaces."""
+    found = _PIECES.findall(text.strip())
+    if found and not _IS_ALONE.match(found[0]):
+        found[0] = f" {found[0]}"
+    return found
+
+
+def place_behind(known: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
+    """Return how many of the first ``words`` stand for all ``known`` ones, and the edits between the two: the least, then the nearest."""
+    if list(words[: len(known)]) == list(known):
+        return len(known), 0
+    given, written = [*map(_plain, known)], [*map(_plain, words)]
+    row = list(range(len(written) + 1))
+    for number, one in enumerate(given, 1):
+        before, row[0] = row[0], number
+        for at, other in enumerate(written, 1):
+            before, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, before + (one != other))
+    edits, _, count = min((each, abs(at - len(known)), at) for at, each in enumerate(row))
+    return count, edits
+
+
+def _plain(word: str) -> str:
+    return word.strip(string.punctuation + string.whitespace).casefold()
+
+
+@define
+class Part:
+    """A segment of a hypothesis.
+
+    Attributes:
+        count: words up to its end.
+        segment: it, with seconds from the beginning of the sound.
+    """
+
+    count: int
+    segment: Segment
+
+
+@define
+class Hypothesis:
+    """The words of a window.
+
+    Attributes:
+        pieces: as of :func:`pieces_of`.
+        parts: the segments that they are in; empty: not known.
+        words: with seconds from the beginning of the sound; empty: no times are known.
+    """
+
+    pieces: list[str]
+    parts: list[Part]
+    words: list[Word]
+
+    @classmethod
+    def of(cls, written: Transcript, begin: float) -> Hypothesis:
+        """Return the transcript of a window that begins at ``begin`` seconds."""
+        parts, count = list[Part](), 0
+        for each in written.segments:
+            count += len(pieces_of(each.text))
+            parts.append(Part(count, evolve(each, start=begin + each.start, end=begin + each.end)))
+        words = [evolve(each, start=begin + each.start, end=begin + each.end) for each in written.words]
+        return cls(pieces_of(written.text), parts, words)
+
+    def between(self, first: int, last: int) -> list[Word]:
+        """Return the words that begin in pieces ``first`` to ``last``."""
+        begin, end = self._length(first), self._length(last)
+        return [word for place, word in self._placed() if begin <= place < end]
+
+    def behind(self, word: Word) -> int:
+        """Return how many pieces begin before the end of a word."""
+        end = next(place + len(_dense(each.text)) for place, each in self._placed() if each is word)
+        return next((number for number in range(len(self.pieces)) if self._length(number) >= end), len(self.pieces))
+
+    def without(self, count: int) -> Hypothesis:
+        """Return it without its first pieces."""
+        parts = [evolve(each, count=each.count - count) for each in self.parts if each.count > count]
+        return Hypothesis(self.pieces[count:], parts, self.between(count, len(self.pieces)))
+
+    def _length(self, count: int) -> int:
+        return len(_dense("".join(self.pieces[:count])))
+
+    def _placed(self) -> list[tuple[int, Word]]:
+        place, found = 0, list[tuple[int, Word]]()
+        for each in self.words:
+            found.append((place, each))
+            place += len(_dense(each.text))
+        return found
+
+
+def _dense(text: str) -> str:
+    return "".join(text.split())
