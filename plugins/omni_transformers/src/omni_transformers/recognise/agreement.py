@@ -30,7 +30,7 @@ class Window:
 
     Attributes:
         begin, end: in samples from the beginning of the sound.
-        closes: all its words become final, because a silence follows.
+        closes: all its words become final, because a silence follows or the sound has ended.
         is_long: its beginning is to move forward, for which its times are of use.
     """
 
@@ -66,7 +66,7 @@ class Agreement:
     _last: int = 0  # end of its last hypothesis, or of the silence that needed none
     _cut: int | None = None  # where it is divided next
     _is_open: bool = False  # it has a hypothesis
-    _latest: Hypothesis = field(factory=lambda: Hypothesis([], [], []))
+    _latest: Hypothesis = field(factory=Hypothesis)
     _said: list[str] = field(factory=list)  # its final words
     _left: list[str] = field(factory=list)  # those behind them, the last ones of the latest hypothesis
     _ended: bool = False
@@ -101,10 +101,11 @@ class Agreement:
         """Return the window that is to be written down now; ``None``: more sound must come first, or none will."""
         if self._cut is not None:
             return Window(self._begin, self._cut, closes=True, is_long=True)
-        while (end := self._next_end()) is not None:
+        while (end := self._next_end()) is not None or self._is_left():
+            is_last, end = end is None, end or self.heard
             silent = self._sound.is_silent(self._last, end)
             if not silent or self._is_open:
-                return Window(self._begin, end, silent, end - self._begin >= self.most // 2)
+                return Window(self._begin, end, silent or is_last, end - self._begin >= self.most // 2)
             self._last = end
             self._move(max(self._begin, end - round(MARGIN * self.rate)))
         return None
@@ -126,16 +127,18 @@ class Agreement:
         if self.heard - end > self.behind:
             end = self.heard // self.step * self.step
         end = min(end, self._begin + self.most)
-        if end > self.heard:
-            return self.heard if self._ended and self.heard > self._last else None
-        return end
+        return end if end <= self.heard else None
+
+    def _is_left(self) -> bool:
+        """Return whether the sound has ended, and what is left of it must be written down."""
+        return self._ended and (self._last < self.heard or bool(self._left))
 
     def _agree(self, window: Window, found: Hypothesis) -> None:
         """Compare a hypothesis with the one before it."""
         known, _ = place_behind(self._said, found.pieces)
         left, full = found.pieces[known:], window.end - window.begin == self.most
         was_empty, last = self._is_open and not self._said and not self._left, self._last
-        count = _agreed(self._left, left)
+        count = 0 if found.is_cut else _agreed(self._left, left)  # what a limit has cut repeats itself
         if full and len(found.parts) > 1:  # no later hypothesis can hold all of it
             count = max(count, found.parts[-2].count - known)
         self._latest, self._left, self._last, self._is_open = found, left, window.end, True
@@ -214,7 +217,7 @@ class Agreement:
         self._say(len(self._left), end)
         if self._said:
             self._tell(self._latest.parts, end, whole=True)
-        self._latest, self._is_open = Hypothesis([], [], []), False
+        self._latest, self._is_open = Hypothesis(), False
         self._move(max(self._begin, end - round(MARGIN * self.rate)))
 
     def _move(self, begin: int) -> None:

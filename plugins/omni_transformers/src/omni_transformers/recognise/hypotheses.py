@@ -6,7 +6,7 @@ import re
 import string
 from collections.abc import Sequence
 
-from attrs import define, evolve
+from attrs import define, evolve, field
 
 from omni_core.api import Segment, Transcript, Word
 
@@ -64,11 +64,13 @@ class Hypothesis:
         pieces: as of :func:`pieces_of`.
         parts: the segments that they are in; empty: not known.
         words: with seconds from the beginning of the sound; empty: no times are known.
+        is_cut: by a limit on its tokens, as a text that repeats itself is.
     """
 
-    pieces: list[str]
-    parts: list[Part]
-    words: list[Word]
+    pieces: list[str] = field(factory=list)
+    parts: list[Part] = field(factory=list)
+    words: list[Word] = field(factory=list)
+    is_cut: bool = False
 
     @classmethod
     def of(cls, written: Transcript, begin: float) -> Hypothesis:
@@ -78,7 +80,7 @@ class Hypothesis:
             count += len(pieces_of(each.text))
             parts.append(Part(count, evolve(each, start=begin + each.start, end=begin + each.end)))
         words = [evolve(each, start=begin + each.start, end=begin + each.end) for each in written.words]
-        return cls(pieces_of(written.text), parts, words)
+        return cls(pieces_of(written.text), parts, words, written.finish_reason == "length")
 
     def between(self, first: int, last: int) -> list[Word]:
         """Return the words that begin in pieces ``first`` to ``last``."""

@@ -27,6 +27,9 @@ BEHIND = 2.0
 WINDOW = 30.0
 """Seconds of the longest window, where the model reads longer ones."""
 
+DRAFT = "is_draft"
+"""In the metadata of a window's request: whether another hypothesis of it will follow, so that none need be written again."""
+
 PROMPT = 200
 """Characters of the final text that a window follows."""
 
@@ -180,6 +183,7 @@ class LiveWindows(StepScheduler[State]):
         part = {"type": "audio", "samples": agreement.samples(window), "sample_rate": form.rate}
         request = evolve(
             live.payload.request,
+            metadata={**live.payload.request.metadata, DRAFT: not window.closes},
             inputs={"messages": [{"role": "user", "content": [part]}]},
             params={**live.payload.request.params, form.group: {**asked, **given}},
         )

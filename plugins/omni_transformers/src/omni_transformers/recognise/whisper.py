@@ -12,7 +12,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 # isort: split
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
-from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
+from omni_transformers.recognise.live_windows import DRAFT, STEP, Form, LiveInterleaved
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
@@ -62,6 +62,8 @@ def create_whisper(
         asked = asked_of(payload, parameters)
         samples = recording(payload.request, windows.rate, max_audio_seconds)
         request = _Request(windows, asked, own_random(report, asked["seed"], device))
+        if asked["temperature"] or payload.request.metadata.get(DRAFT):
+            request.temperatures = (float(asked["temperature"]),)
         return request.transcript(samples)
 
     def write(payload: StagePayload) -> Generator[Any, None, Transcript]:
@@ -87,6 +89,7 @@ class _Request:
     """A request while its recording is written.
 
     Attributes:
+        temperatures: that are tried.
         duration: of the recording, in seconds.
         whole: the text of all windows, as it was decoded.
         given: arguments of ``generate()`` for every window.
@@ -96,6 +99,7 @@ class _Request:
     windows: Windows
     asked: dict[str, Any]
     report: Report
+    temperatures: Sequence[float] = TEMPERATURES
     duration: float = 0.0
     whole: str = ""
     text: Growing = field(factory=Growing)
@@ -170,13 +174,13 @@ class _Request:
         windows = self.windows
         most, least, silent = windows.thresholds.values()
         silence = windows.no_speech(encoded, self.prompt) if times else None
-        asked, word_frames = self.asked["temperature"], frames if self.times == "word" else None
+        word_frames = frames if self.times == "word" else None
 
         def told(ids: list[int]) -> None:
             text = decoded(windows.tokenizer, ids).strip()
             self.report(TranscriptChunk("", f" {text}" if self.text.text and text else text))
 
-        for temperature in (float(asked),) if asked else TEMPERATURES:
+        for temperature in self.temperatures:
             written = windows.written(encoded, temperature, told, times=times, word_frames=word_frames, **self.given)
             self._count(written)
             unsure = written.logprob < least
