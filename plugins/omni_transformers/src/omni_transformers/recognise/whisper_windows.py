@@ -107,7 +107,9 @@ class Windows:
     @cached_property
     def _eager(self) -> Any:
         """The model with the attention that shows its weights; its parameters are those of the other one."""
-        shared = {id(each): each for each in (*self.model.parameters(), *self.model.buffers())}
+        own = [value for module in self.model.modules() for value in vars(module).values()]
+        packed = [each for each in own if isinstance(each, torch.Tensor)]  # opaque ones cannot be copied
+        shared = {id(each): each for each in (*self.model.parameters(), *self.model.buffers(), *packed)}
         model = copy.deepcopy(self.model, shared)
         for each in model.modules():
             vars(each).pop("forward", None)  # a door in front of the other model's
