@@ -66,3 +66,49 @@ def test_a_stream_without_its_payload_waits_for_it() -> None:
     scheduler.inbox.put(IncomingMessage("r", "stream_chunk", "a", "upper"))
     assert scheduler.turn()
     assert scheduler.waiting("r") == "its payload"
+
+
+class OneByOne(Collector):
+    """Takes the next chunk of a request when the one before was worked off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind: set[str] = set()
+        self.accept = lambda message: message.request_id not in self.behind
+
+    def step(self, states: dict[str, list[Any]]) -> dict[str, BaseException]:
+        self.behind = {name for name in states if name == "slow" and name not in self.unfinished}
+        self.unfinished = dict.fromkeys(self.behind)
+        self.wait = 0 if self.behind else None
+        return {}
+
+
+def test_messages_that_are_not_accepted_stay_in_the_inbox_in_their_order() -> None:
+    scheduler = OneByOne()
+
+    def put(name: str, *chunks: Any) -> None:
+        scheduler.inbox.put(IncomingMessage(name, "new_request", StagePayload(name, OmniRequest())))
+        assert scheduler.turn()
+        for chunk in chunks:
+            scheduler.inbox.put(IncomingMessage(name, "stream_chunk", chunk))
+        scheduler.inbox.put(IncomingMessage(name, "stream_done"))
+
+    put("slow", 1, 2)
+    assert scheduler.behind == {"slow"}
+    put("quick", 3)  # its turn works the first one off
+    scheduler.behind.add("slow")
+    assert scheduler.turn()
+    assert [(each.request_id, each.data) for each in scheduler.outbox.drain()] == [("quick", [3])]
+    assert len(scheduler.inbox) == 3, "the sender waits"
+    scheduler.behind.clear()
+    while not (ended := scheduler.outbox.drain()):
+        assert scheduler.turn()
+    assert [(each.request_id, each.data) for each in ended] == [("slow", [1, 2])]
+
+
+def test_a_closed_inbox_ends_the_wait_for_an_accepted_message() -> None:
+    scheduler = OneByOne()
+    scheduler.behind = {"slow"}
+    scheduler.inbox.put(IncomingMessage("slow", "stream_chunk", 1))
+    scheduler.stop()
+    assert not scheduler.turn()
