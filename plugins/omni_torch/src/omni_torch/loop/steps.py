@@ -39,9 +39,14 @@ class StepScheduler(LoopScheduler, Generic[State]):
         max_batch_size: states that one call of :meth:`step` gets at most.
         max_running: requests that have begun and are not done; further ones wait. By default four batches.
 
+    Attributes:
+        accept: as of :class:`~omni_core.scheduling.streaming.StreamingScheduler`: whether a message may be taken now.
+
     Raises:
         ConfigError: a limit below 1.
     """
+
+    accept: Callable[[IncomingMessage], bool] | None = None
 
     def __init__(self, max_batch_size: int = 8, max_running: int | None = None) -> None:
         super().__init__()
@@ -90,14 +95,11 @@ class StepScheduler(LoopScheduler, Generic[State]):
 
     def turn(self) -> bool:
         can_begin = self._waiting and len(self._states) < self._max_running
-        if self._paused.issuperset(self._states) and not can_begin:
-            first = self.inbox.get()
-            if first is None:
-                return False
-            self._take(first)
-        elif self.inbox.closed:
+        is_idle = self._paused.issuperset(self._states) and not can_begin
+        messages = self._messages(is_idle)
+        if self.inbox.closed and not (is_idle and messages):
             return False
-        for message in self.inbox.drain():
+        for message in messages:
             self._take(message)
         self.drop_aborted()
         while self._waiting and len(self._states) < self._max_running:
@@ -130,7 +132,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self.inbox.put(pausing(request_id, paused))
 
     def receive(self, message: IncomingMessage) -> None:
-        """Take a message of a request. A subclass whose inputs stream takes their chunks and ends here; what it raises fails the request."""
+        """Take a message of a request; what this raises fails it. A subclass whose inputs stream takes their chunks and ends here."""
         if isinstance(message.data, StagePayload):
             self.admit(message.request_id, message.data)
 
@@ -143,6 +145,13 @@ class StepScheduler(LoopScheduler, Generic[State]):
             payload: it, or what makes it when the request begins.
         """
         self._waiting[request_id] = payload
+
+    def _messages(self, is_idle: bool) -> list[IncomingMessage]:
+        """Return the next messages; wait for one where nothing else is to be done."""
+        if self.accept is not None:
+            return self.inbox.select(self.accept, None if is_idle else 0.0)
+        first = self.inbox.get() if is_idle else None
+        return [*([first] if first else []), *self.inbox.drain()]
 
     def _take(self, message: IncomingMessage) -> None:
         take_pausing(message, self._paused)
