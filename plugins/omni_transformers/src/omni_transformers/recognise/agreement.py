@@ -80,6 +80,11 @@ class Agreement:
         return self._sound.heard
 
     @property
+    def is_full(self) -> bool:
+        """Whether there is enough sound for the longest window and a step: more can wait."""
+        return self.heard >= self._begin + self.most + self.step
+
+    @property
     def before(self) -> str:
         """The final text before the window."""
         return self.text[: max(0, len(self.text) - len("".join(self._said)))]

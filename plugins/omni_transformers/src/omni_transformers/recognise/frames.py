@@ -65,7 +65,7 @@ class Frames(LiveWindows[State]):
 
     Args:
         batch_size: requests in a step.
-        max_audio_seconds: the longest recording.
+        max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
@@ -78,7 +78,7 @@ class Frames(LiveWindows[State]):
         device: str = "cpu",
         dtype: str = "auto",
         batch_size: int = 8,
-        max_audio_seconds: float = SECONDS,
+        max_audio_seconds: float | None = None,
         live_step: float = STEP,
     ) -> None:
         source = read(model_path)
@@ -86,7 +86,7 @@ class Frames(LiveWindows[State]):
         self.tokenizer = self.processor.tokenizer
         self.rate: int = self.processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
-        self._device, self._seconds = device, max_audio_seconds
+        self._device, self._seconds = device, max_audio_seconds or SECONDS
         form = Form(self.rate, GROUP, max_audio_seconds, step=live_step, times="word", is_timed=True)
         super().__init__(batch_size, form=form)
 

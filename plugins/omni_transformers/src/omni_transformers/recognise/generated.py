@@ -163,7 +163,7 @@ def create_generated(
     dtype: str = "auto",
     backend: str = "auto",
     max_running: int = 8,
-    max_audio_seconds: float = SECONDS,
+    max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
 ) -> Scheduler:
@@ -172,14 +172,14 @@ def create_generated(
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
         max_running: requests that are written at one time; further ones wait.
-        max_audio_seconds: the longest recording.
+        max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
     """
-    made = _Recogniser(model_path, device, dtype, max_audio_seconds)
+    made = _Recogniser(model_path, device, dtype, max_audio_seconds or SECONDS)
     running = 1 if backend == "generate" else max_running
     calls = calls_of(Loop(made.model), backend, running, kv_cache_mb)
     return LiveInterleaved(

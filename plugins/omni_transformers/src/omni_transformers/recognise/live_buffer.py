@@ -26,7 +26,7 @@ class LiveBuffer:
     def __init__(self, rate: int) -> None:
         self.heard = 0
         self._piece = round(PIECE * rate)
-        self._begin = 0
+        self._begin = self._first = 0
         self._parts: list[Samples] = []
         self._levels: list[float] = []
         self._rest: Samples = np.zeros(0, np.float32)
@@ -56,6 +56,9 @@ class LiveBuffer:
             self._parts[0] = self._parts[0][dropped:]
             if not len(self._parts[0]):
                 self._parts.pop(0)
+        first = before // self._piece
+        del self._levels[: first - self._first]
+        self._first = first
 
     def samples(self, begin: int, end: int) -> Samples:
         """Return samples that were not dropped."""
@@ -65,13 +68,13 @@ class LiveBuffer:
 
     def is_silent(self, begin: int, end: int) -> bool:
         """Return whether the pieces between two places are silent. One at ``end`` counts when it is whole, or the sound has ended there."""
-        last = len(self._levels) if end == self.heard else end // self._piece
-        return all(each < SILENT for each in self._levels[begin // self._piece : last])
+        last = len(self._levels) if end == self.heard else end // self._piece - self._first
+        return all(each < SILENT for each in self._levels[begin // self._piece - self._first : last])
 
     def quiet_place(self, begin: int, end: int) -> int:
         """Return the middle of the longest silence between two places, or of the quietest piece where there is none."""
         first = -(-begin // self._piece)
-        levels = self._levels[first : max(first + 1, end // self._piece)]
+        levels = self._levels[first - self._first : max(first + 1, end // self._piece) - self._first]
         limit = max(min(levels), SILENT)
         best, run = (0, 0), 0
         for number, level in enumerate(levels):

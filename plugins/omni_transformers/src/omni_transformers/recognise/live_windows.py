@@ -44,7 +44,7 @@ class Form:
     Attributes:
         rate: of its sound, in Hz.
         group: of its request parameters, by name.
-        longest: seconds of the longest sound.
+        longest: seconds of the longest sound; ``None``: it may go on for ever.
         seconds: of its longest window.
         step: seconds of new sound between two hypotheses.
         times: the finest times that it tells of a part of a window.
@@ -54,7 +54,7 @@ class Form:
 
     rate: int
     group: str
-    longest: float
+    longest: float | None
     seconds: float = WINDOW
     step: float = STEP
     times: str = "none"
@@ -105,6 +105,7 @@ class LiveWindows(StepScheduler[State]):
         super().__init__(*args, **given)
         self._form, self._behind = form, behind
         self._sounds: dict[str, _Sound] = {}
+        self.accept = self._accepts
 
     def receive(self, message: IncomingMessage) -> None:
         live = self._sounds.get(message.request_id)
@@ -136,6 +137,10 @@ class LiveWindows(StepScheduler[State]):
     def statistics(self) -> dict[str, float]:
         """Return counters; ``live`` is the number of sounds that are still coming."""
         return {**super().statistics(), "live": float(len(self._sounds))}
+
+    def _accepts(self, message: IncomingMessage) -> bool:
+        live = self._sounds.get(message.request_id)
+        return live is None or not live.agreement.is_full
 
     def _opened(self, payload: StagePayload) -> _Sound:
         form = self._form

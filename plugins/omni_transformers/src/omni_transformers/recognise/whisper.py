@@ -39,7 +39,7 @@ def create_whisper(
     dtype: str = "auto",
     backend: str = "auto",
     max_running: int = 8,
-    max_audio_seconds: float = SECONDS,
+    max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
 ) -> Scheduler:
@@ -48,7 +48,7 @@ def create_whisper(
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
         max_running: requests that are written at one time; further ones wait.
-        max_audio_seconds: the longest recording.
+        max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
 
@@ -60,7 +60,7 @@ def create_whisper(
 
     def transcript(payload: StagePayload, report: Report) -> Transcript:
         asked = asked_of(payload, parameters)
-        samples = recording(payload.request, windows.rate, max_audio_seconds)
+        samples = recording(payload.request, windows.rate, max_audio_seconds or SECONDS)
         request = _Request(windows, asked, own_random(report, asked["seed"], device))
         if asked["temperature"] or payload.request.metadata.get(DRAFT):
             request.temperatures = (float(asked["temperature"]),)
