@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import string
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from attrs import define, evolve, field
 
@@ -75,12 +77,14 @@ class Hypothesis:
     @classmethod
     def of(cls, written: Transcript, begin: float) -> Hypothesis:
         """Return the transcript of a window that begins at ``begin`` seconds."""
-        parts, count = list[Part](), 0
+        pieces, parts, length = pieces_of(written.text), list[Part](), 0
+        begins = [0, *accumulate(len(_dense(each)) for each in pieces)][:-1]
         for each in written.segments:
-            count += len(pieces_of(each.text))
-            parts.append(Part(count, evolve(each, start=begin + each.start, end=begin + each.end)))
+            length += len(_dense(each.text))
+            segment = evolve(each, start=begin + each.start, end=begin + each.end)
+            parts.append(Part(bisect_left(begins, length), segment))
         words = [evolve(each, start=begin + each.start, end=begin + each.end) for each in written.words]
-        return cls(pieces_of(written.text), parts, words, written.finish_reason == "length")
+        return cls(pieces, parts, words, written.finish_reason == "length")
 
     def between(self, first: int, last: int) -> list[Word]:
         """Return the words that begin in pieces ``first`` to ``last``."""
