@@ -35,10 +35,10 @@ def send(scheduler: Scheduler, name: str, request: OmniRequest) -> None:
 
 
 def send_sound(
-    scheduler: Scheduler, name: str, pieces: Sequence[np.ndarray], rate: int = 16_000, group: str = "listen", **params: Any
+    scheduler: Scheduler, name: str, pieces: Sequence[np.ndarray], params: dict[str, Any], rate: int = 16_000
 ) -> None:
     """Give a scheduler a request whose sound comes in pieces."""
-    send(scheduler, name, OmniRequest({"messages": []}, {group: params}))
+    send(scheduler, name, OmniRequest({"messages": []}, params))
     for each in pieces:
         scheduler.inbox.put(IncomingMessage(name, "stream_chunk", AudioChunk(each, rate)))
     scheduler.inbox.put(IncomingMessage(name, "stream_done"))

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from omni_core.api import Segment, Transcript, TranscriptChunk, Word
 from omni_testing.outputs import check_transcript
 from omni_transformers.recognise.agreement import Agreement, Window
-from omni_transformers.recognise.hypotheses import Hypothesis, pieces_of, place_behind
-from omni_transformers.recognise.live_buffer import LiveBuffer
+from omni_transformers.recognise.hypotheses import Hypothesis
 
 RATE = 1000
 TEXT = "It was the best of times. It was the worst of times, it was the age of wisdom. It was the age of foolishness."
