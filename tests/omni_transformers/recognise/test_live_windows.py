@@ -55,7 +55,7 @@ def scheduler(name: str) -> Iterator[LiveWindows[Any]]:
     assert stage.factory is not None
     module, factory = stage.factory.split(":")
     made = getattr(import_module(module), factory)(str(checkpoint(name)), **stage.factory_args)
-    made._behind = math.inf  # every hypothesis is made, however late
+    made.behind = math.inf  # every hypothesis is made, however late
     with running(made) as scheduler:
         assert isinstance(scheduler, LiveWindows)
         yield scheduler
@@ -110,7 +110,10 @@ class TestInputs(StreamedInputConformance):
     cuts = 3
 
     def make(self) -> Scheduler:
-        return create_whisper(str(checkpoint(WHISPER)))
+        made = create_whisper(str(checkpoint(WHISPER)))
+        assert isinstance(made, LiveWindows)
+        made.behind = math.inf
+        return made
 
     def pieces(self, number: int) -> list[AudioChunk]:
         return [AudioChunk(each, 16_000) for each in np.split(tone(2.3, number), 10)]

@@ -48,7 +48,7 @@ class Agreement:
         rate: in Hz.
         step: samples between two hypotheses.
         most: samples of the longest window. From half of it on, its beginning moves forward.
-        behind: samples that may wait before hypotheses are left out; infinity: none is.
+        behind: samples that may wait before hypotheses are left out: with 0, each that is not the last one that is due; infinity: none.
         times: those that are told: ``none``, ``segment`` or ``word``.
         text, segments, words: what is final.
     """
@@ -85,9 +85,14 @@ class Agreement:
         return self.heard >= self._begin + self.most + self.step
 
     @property
+    def said(self) -> str:
+        """The final text of the window."""
+        return "".join(self._said)
+
+    @property
     def before(self) -> str:
         """The final text before the window."""
-        return self.text[: max(0, len(self.text) - len("".join(self._said)))]
+        return self.text[: max(0, len(self.text) - len(self.said))]
 
     def hear(self, samples: Samples) -> None:
         """Take what follows in the sound, float32 ``[n]``."""

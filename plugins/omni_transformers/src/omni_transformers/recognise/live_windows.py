@@ -21,14 +21,14 @@ from omni_transformers.recognise.live_sound import LiveSound, is_live
 STEP = 1.0
 """Seconds of new sound between two hypotheses, where the option ``live_step`` says nothing."""
 
-BEHIND = 2.0
-"""Seconds of sound that may wait before hypotheses are left out."""
-
 WINDOW = 30.0
 """Seconds of the longest window, where the model reads longer ones."""
 
 DRAFT = "is_draft"
 """In the metadata of a window's request: whether another hypothesis of it will follow, so that none need be written again."""
+
+SAID = "said"
+"""In the metadata of such a window: the final text at its beginning."""
 
 PROMPT = 200
 """Characters of the final text that a window follows."""
@@ -98,12 +98,15 @@ class LiveWindows(StepScheduler[State]):
 
     Args:
         form: of the windows.
-        behind: seconds of sound that may wait before hypotheses are left out.
+
+    Attributes:
+        behind: seconds of sound after the place of a hypothesis that leave it out if a later one is due; infinity: none is left out.
     """
 
-    def __init__(self, *args: Any, form: Form, behind: float = BEHIND, **given: Any) -> None:
+    def __init__(self, *args: Any, form: Form, **given: Any) -> None:
         super().__init__(*args, **given)
-        self._form, self._behind = form, behind
+        self.behind = 0.0
+        self._form = form
         self._sounds: dict[str, _Sound] = {}
         self.accept = self._accepts
 
@@ -149,7 +152,7 @@ class LiveWindows(StepScheduler[State]):
             form.rate,
             max(1, round(form.step / PIECE)) * piece,
             round(min(form.seconds, WINDOW) * form.rate),
-            self._behind * form.rate,
+            self.behind * form.rate,
             self._asked(payload).get("timestamps") or "none",
         )
         return _Sound(payload, LiveSound(form.rate, form.longest), agreement)
@@ -188,7 +191,7 @@ class LiveWindows(StepScheduler[State]):
         part = {"type": "audio", "samples": agreement.samples(window), "sample_rate": form.rate}
         request = evolve(
             live.payload.request,
-            metadata={**live.payload.request.metadata, DRAFT: not window.closes},
+            metadata={**live.payload.request.metadata, **({} if window.closes else {DRAFT: True, SAID: agreement.said})},
             inputs={"messages": [{"role": "user", "content": [part]}]},
             params={**live.payload.request.params, form.group: {**asked, **given}},
         )

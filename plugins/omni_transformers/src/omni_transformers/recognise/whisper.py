@@ -24,7 +24,7 @@ from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
-from omni_transformers.recognise.live_windows import DRAFT, STEP, Form, LiveInterleaved
+from omni_transformers.recognise.live_windows import DRAFT, SAID, STEP, Form, LiveInterleaved
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
@@ -62,6 +62,7 @@ def create_whisper(
         asked = asked_of(payload, parameters)
         samples = recording(payload.request, windows.rate, max_audio_seconds or SECONDS)
         request = _Request(windows, asked, own_random(report, asked["seed"], device))
+        request.said = payload.request.metadata.get(SAID, "")
         if asked["temperature"] or payload.request.metadata.get(DRAFT):
             request.temperatures = (float(asked["temperature"]),)
         return request.transcript(samples)
@@ -90,6 +91,7 @@ class _Request:
 
     Attributes:
         temperatures: that are tried.
+        said: the text that it is known to begin with.
         duration: of the recording, in seconds.
         whole: the text of all windows, as it was decoded.
         given: arguments of ``generate()`` for every window.
@@ -100,6 +102,7 @@ class _Request:
     asked: dict[str, Any]
     report: Report
     temperatures: Sequence[float] = TEMPERATURES
+    said: str = ""
     duration: float = 0.0
     whole: str = ""
     text: Growing = field(factory=Growing)
@@ -142,8 +145,8 @@ class _Request:
         encoded = windows.encoded(windows.features(samples, one_window=True))
         self._ask(encoded)
         written = self._accepted(encoded, windows.frames, times=False)
-        ids = [] if written is None else written.ids
-        self.report(TranscriptChunk(self.text.add(decoded(windows.tokenizer, ids), complete=True)))
+        text = "" if written is None else written.said + decoded(windows.tokenizer, written.ids)
+        self.report(TranscriptChunk(self.text.add(text, complete=True)))
         if written is not None and not written.ended:
             self.notices.append("the text was cut by the model's limit on tokens")
 
@@ -181,7 +184,7 @@ class _Request:
             self.report(TranscriptChunk("", f" {text}" if self.text.text and text else text))
 
         for temperature in self.temperatures:
-            written = windows.written(encoded, temperature, told, times=times, word_frames=word_frames, **self.given)
+            written = windows.written(encoded, temperature, told, times, word_frames, self.said, **self.given)
             self._count(written)
             unsure = written.logprob < least
             if silence is None and unsure:
