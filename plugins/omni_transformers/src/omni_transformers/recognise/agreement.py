@@ -20,6 +20,7 @@ from omni_transformers.recognise.hypotheses import Hypothesis, Part, place_behin
 from omni_transformers.recognise.live_buffer import LiveBuffer
 from omni_transformers.recognise.text import in_order
 
+MARKS = ".,;:?!…。，、？！"
 MARGIN = 0.3
 """Seconds of a silence that belong to the window after it."""
 
@@ -86,13 +87,13 @@ class Agreement:
 
     @property
     def said(self) -> str:
-        """The final text of the window."""
-        return "".join(self._said)
+        """The final text of the window, without the marks at its end: the sentence may go on."""
+        return "".join(self._said).rstrip(MARKS)
 
     @property
     def before(self) -> str:
         """The final text before the window."""
-        return self.text[: max(0, len(self.text) - len(self.said))]
+        return self.text[: max(0, len(self.text) - len("".join(self._said)))]
 
     def hear(self, samples: Samples) -> None:
         """Take what follows in the sound, float32 ``[n]``."""

@@ -24,11 +24,8 @@ STEP = 1.0
 WINDOW = 30.0
 """Seconds of the longest window, where the model reads longer ones."""
 
-DRAFT = "is_draft"
-"""In the metadata of a window's request: whether another hypothesis of it will follow, so that none need be written again."""
-
-SAID = "said"
-"""In the metadata of such a window: the final text at its beginning."""
+LIVE_WINDOW = "live_window"
+"""In the metadata of a window's request: whether it is a ``draft``, which later hypotheses correct, and what is ``said`` at its beginning."""
 
 PROMPT = 200
 """Characters of the final text that a window follows."""
@@ -191,7 +188,10 @@ class LiveWindows(StepScheduler[State]):
         part = {"type": "audio", "samples": agreement.samples(window), "sample_rate": form.rate}
         request = evolve(
             live.payload.request,
-            metadata={**live.payload.request.metadata, **({} if window.closes else {DRAFT: True, SAID: agreement.said})},
+            metadata={
+                **live.payload.request.metadata,
+                LIVE_WINDOW: {"draft": not window.closes, "said": agreement.said},
+            },
             inputs={"messages": [{"role": "user", "content": [part]}]},
             params={**live.payload.request.params, form.group: {**asked, **given}},
         )

@@ -24,13 +24,16 @@ from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
-from omni_transformers.recognise.live_windows import DRAFT, SAID, STEP, Form, LiveInterleaved
+from omni_transformers.recognise.live_windows import LIVE_WINDOW, STEP, Form, LiveInterleaved
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Tried one after the other, where a request names none."""
+
+DOUBT = 0.5
+"""By this share of the threshold, the text of a live window is taken for one of silence sooner: short windows end in it often."""
 
 
 def create_whisper(
@@ -62,9 +65,12 @@ def create_whisper(
         asked = asked_of(payload, parameters)
         samples = recording(payload.request, windows.rate, max_audio_seconds or SECONDS)
         request = _Request(windows, asked, own_random(report, asked["seed"], device))
-        request.said = payload.request.metadata.get(SAID, "")
-        if asked["temperature"] or payload.request.metadata.get(DRAFT):
+        live = payload.request.metadata.get(LIVE_WINDOW)
+        if asked["temperature"] or (live and live["draft"]):
             request.temperatures = (float(asked["temperature"]),)
+        if live:
+            request.doubt = DOUBT
+            request.said = live["said"] if live["draft"] else ""
         return request.transcript(samples)
 
     def write(payload: StagePayload) -> Generator[Any, None, Transcript]:
@@ -91,6 +97,7 @@ class _Request:
 
     Attributes:
         temperatures: that are tried.
+        doubt: the share of the threshold of log probabilities from which on the model is asked if nobody speaks.
         said: the text that it is known to begin with.
         duration: of the recording, in seconds.
         whole: the text of all windows, as it was decoded.
@@ -102,6 +109,7 @@ class _Request:
     asked: dict[str, Any]
     report: Report
     temperatures: Sequence[float] = TEMPERATURES
+    doubt: float = 1.0
     said: str = ""
     duration: float = 0.0
     whole: str = ""
@@ -186,13 +194,13 @@ class _Request:
         for temperature in self.temperatures:
             written = windows.written(encoded, temperature, told, times, word_frames, self.said, **self.given)
             self._count(written)
-            unsure = written.logprob < least
-            if silence is None and unsure:
+            in_doubt = written.logprob < self.doubt * least
+            if silence is None and in_doubt:
                 silence = windows.no_speech(encoded, self.prompt)
             written.no_speech = silence or 0.0
-            if unsure and written.no_speech > silent:
+            if in_doubt and written.no_speech > silent:
                 return None
-            if not unsure and windows.repetition(written) <= most:
+            if written.logprob >= least and windows.repetition(written) <= most:
                 break
         return written
 
