@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from omni_core.api import Segment, Transcript, TranscriptChunk, Word
 from omni_testing.outputs import check_transcript
 from omni_transformers.recognise.agreement import Agreement, Window
-from omni_transformers.recognise.hypotheses import Hypothesis
+from omni_transformers.recognise.hypotheses import Hypothesis, pieces_of, place_behind
+from omni_transformers.recognise.live_buffer import LiveBuffer
 
 RATE = 1000
 TEXT = "It was the best of times. It was the worst of times, it was the age of wisdom. It was the age of foolishness."
@@ -136,3 +137,100 @@ def test_every_cut_of_the_sound_gives_the_same(data: st.DataObject) -> None:
         for each in (cuts, range(0, len(samples), 37))
     ]
     assert made[0] == made[1]
+
+
+def test_a_silence_closes_a_window_and_the_next_one_begins_after_it() -> None:
+    words = spoken(TEXT, {6: 5.0})
+    recogniser = Recogniser(words)
+    samples = sound_of(words, words[-1].end + 0.3)
+    _, result = run(agreement(), samples, range(100, len(samples), 100), recogniser)
+    assert result.text == TEXT
+    closed = next(each for each in recogniser.asked if each.closes)
+    assert (closed.begin, closed.end) == (0, 4000)  # the first second without a sound ends there
+    after = recogniser.asked[recogniser.asked.index(closed) + 1]
+    assert (after.begin, after.end) == (6700, 8000)  # nothing was asked for in between
+
+
+def test_silence_asks_for_nothing() -> None:
+    recogniser = Recogniser([])
+    told, result = run(agreement(), np.full(60_000, 0.001, np.float32), range(0, 60_000, 999), recogniser)
+    assert (recogniser.asked, told, result.text) == ([], [], "")
+
+
+def test_noise_without_words_keeps_windows_short() -> None:
+    recogniser = Recogniser([])
+    samples = np.full(20_000, 0.1, np.float32)
+    assert run(agreement(), samples, [], recogniser)[1].text == ""
+    assert max(each.end - each.begin for each in recogniser.asked) == 2000
+
+
+def test_late_hypotheses_are_left_out_and_no_sound_is() -> None:
+    words = spoken(TEXT * 5)
+    samples = sound_of(words, words[-1].end + 0.3)
+    late, all_ = Recogniser(words, "segment"), Recogniser(words, "segment")
+    _, result = run(agreement(behind=0), samples, range(0, len(samples), 5000), late)
+    assert result.text == run(agreement(), samples, [], all_)[1].text
+    assert len(late.asked) < len(all_.asked) / 3
+    _, result = run(agreement(behind=0), samples, [], late := Recogniser(words, "segment"))
+    assert "".join(result.text.split()) == "".join((TEXT * 5).split())
+    assert late.asked[0].end == 30_000
+    assert len(late.asked) < 6
+
+
+def test_what_a_limit_cut_is_not_agreed_on() -> None:
+    machine = agreement()
+    machine.hear(np.full(3000, 0.1, np.float32))
+    for number, (text, final) in enumerate([("a b c", ""), ("a b b b", ""), ("a b b b", ""), ("a b c", "a b")]):
+        window = machine.due() or Window(0, 3000, False, False)
+        written = Transcript(text, finish_reason="length" if 0 < number < 3 else "stop")
+        machine.take(window, Hypothesis.of(written, 0.0))
+        assert machine.text == final
+
+
+def test_samples_are_dropped_that_no_window_needs() -> None:
+    machine = agreement()
+    words = spoken(TEXT * 9)
+    run(machine, sound_of(words, 120.0), range(0, 120_000, 1000), Recogniser(words, "word"))
+    assert machine.heard == 120_000
+    assert sum(map(len, machine._sound._parts)) < 30_000
+
+
+@pytest.mark.parametrize(
+    ("known", "words", "place"),
+    [
+        ("", "a b", (0, 0)),
+        ("a b", "a b c", (2, 0)),
+        ("a b.", "A, b c", (2, 0)),
+        ("a b c", "a x c d", (3, 1)),
+        ("a b c", "a c d", (2, 1)),
+        ("a c", "a b c d", (3, 1)),
+        ("a b", "", (0, 2)),
+    ],
+)
+def test_a_hypothesis_goes_on_behind_what_is_final(known: str, words: str, place: tuple[int, int]) -> None:
+    assert place_behind(known.split(), words.split()) == place
+
+
+def test_languages_without_spaces_are_compared_by_characters() -> None:
+    assert pieces_of("你好 world。再见") == ["你", "好", " world。", "再", "见"]
+    assert pieces_of(" Hello  you ") == [" Hello", "  you"]
+    machine = agreement()
+    machine.hear(np.full(2000, 0.1, np.float32))
+    for text in ("你好", "你好吗"):
+        window = machine.due()
+        assert window is not None
+        machine.take(window, Hypothesis.of(Transcript(text), 0.0))
+    assert machine.text == "你好"
+
+
+def test_the_longest_silence_is_where_a_window_is_divided() -> None:
+    sound = LiveBuffer(RATE)
+    samples = np.full(5000, 0.1, np.float32)
+    samples[1000:1200] = samples[3000:3500] = 0
+    sound.add(samples)
+    assert sound.quiet_place(0, 5000) == 3250
+    assert sound.quiet_place(0, 2000) == 1100
+    samples[4000:4100] = 0.05
+    quiet = LiveBuffer(RATE)
+    quiet.add(samples[3500:])
+    assert quiet.quiet_place(0, 1500) == 550

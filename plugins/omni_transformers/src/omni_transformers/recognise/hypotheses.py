@@ -28,7 +28,7 @@ def pieces_of(text: str) -> list[str]:
 
 
 def place_behind(known: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
-    """Return how many of the first ``words`` stand for all ``known`` ones, and the edits between the two: the least, then the nearest."""
+    """Return how many of the first ``words`` stand for all ``known`` ones, and the edits between the two, which are the fewest."""
     if list(words[: len(known)]) == list(known):
         return len(known), 0
     given, written = [*map(_plain, known)], [*map(_plain, words)]
@@ -37,8 +37,9 @@ def place_behind(known: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
         before, row[0] = row[0], number
         for at, other in enumerate(written, 1):
             before, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, before + (one != other))
-    edits, _, count = min((each, abs(at - len(known)), at) for at, each in enumerate(row))
-    return count, edits
+    last = [one == given[-1] for one in written]  # of those with the fewest edits, one that ends alike, or is as long
+    ranks = [(each, not (at and last[at - 1]), abs(at - len(known)), at) for at, each in enumerate(row)]
+    return min(ranks)[-1], min(row)
 
 
 def _plain(word: str) -> str:

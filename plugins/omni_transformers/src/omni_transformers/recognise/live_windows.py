@@ -25,7 +25,7 @@ WINDOW = 30.0
 """Seconds of the longest window, where the model reads longer ones."""
 
 LIVE_WINDOW = "live_window"
-"""In the metadata of a window's request: whether it is a ``draft``, which later hypotheses correct, and what is ``said`` at its beginning."""
+"""In the metadata of a window's request: if it is a ``draft``, which later hypotheses correct, and what is ``said`` at its beginning."""
 
 PROMPT = 200
 """Characters of the final text that a window follows."""
