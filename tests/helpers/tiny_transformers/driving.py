@@ -35,13 +35,19 @@ def send(scheduler: Scheduler, name: str, request: OmniRequest) -> None:
 
 
 def send_sound(
-    scheduler: Scheduler, name: str, pieces: Sequence[np.ndarray], params: dict[str, Any], rate: int = 16_000
+    scheduler: Scheduler,
+    name: str,
+    pieces: Sequence[np.ndarray],
+    params: dict[str, Any],
+    rate: int = 16_000,
+    ended: bool = True,
 ) -> None:
     """Give a scheduler a request whose sound comes in pieces."""
     send(scheduler, name, OmniRequest({"messages": []}, params))
     for each in pieces:
         scheduler.inbox.put(IncomingMessage(name, "stream_chunk", AudioChunk(each, rate)))
-    scheduler.inbox.put(IncomingMessage(name, "stream_done"))
+    if ended:
+        scheduler.inbox.put(IncomingMessage(name, "stream_done"))
 
 
 def outputs(scheduler: Scheduler, names: Sequence[str]) -> dict[str, list[Any]]:

@@ -6,12 +6,14 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from attrs import evolve
-from tiny_transformers import MAKERS, checkpoint, listeners, recognisers, speakers
+from tiny_transformers import MAKERS, checkpoint, listeners, recognisers, speakers, tiny_whisper
 from tiny_transformers.driving import outputs, replies, running, send, send_sound
 from tiny_transformers.tiny_whisper import hear, tone
 from tiny_transformers.written import LANGUAGE
@@ -30,8 +32,9 @@ from omni_testing.outputs import check_transcript
 from omni_transformers.architectures import table
 from omni_transformers.pipeline import transformers as pipeline
 from omni_transformers.recognise.live_windows import LiveWindows
-from omni_transformers.recognise.whisper import create_whisper
-from omni_transformers.recognise.whisper_windows import Windows
+from omni_transformers.recognise.text import decoded
+from omni_transformers.recognise.whisper import TEMPERATURES, create_whisper
+from omni_transformers.recognise.whisper_windows import Windows, Written
 from omni_transformers.words.recognisers import reads_windows
 
 assert recognisers
@@ -253,3 +256,49 @@ def test_a_step_has_bounds(step: Any) -> None:
         pipeline(str(checkpoint(WHISPER)), live_step=step)
     with pytest.raises(ConfigError, match="has no effect"):
         pipeline(str(checkpoint("VitsModel")), live_step=1.0)
+
+
+def test_a_draft_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temperatures = list[float]()
+    own = Windows.written
+
+    def written(windows: Windows, encoded: Any, temperature: float, *args: Any, **given: Any) -> Written:
+        temperatures.append(temperature)
+        return own(windows, encoded, temperature, *args, **given)
+
+    monkeypatch.setattr(Windows, "written", written)
+    tiny_whisper.whisper(tmp_path, logprob_threshold=0.0, no_speech_threshold=2.0)  # nothing satisfies
+    with running(create_whisper(str(tmp_path), live_step=0.5)) as scheduler:
+        send_sound(scheduler, "r", [tone(0.9, 1)], {})
+        assert outputs(scheduler, ["r"])["r"][-1].text
+    assert temperatures == [0.0, *TEMPERATURES]  # at 0.5 s, and at the end
+
+
+def test_a_text_goes_on_behind_what_is_said() -> None:
+    windows = Windows(str(checkpoint(WHISPER)), "cpu", "auto")
+    with torch.inference_mode():
+        encoded = windows.encoded(windows.features(tone(1.0, 1), one_window=True))
+        whole = windows.written(encoded, 0.0, print, False, None, language="<|de|>")
+        text = decoded(windows.tokenizer, whole.ids)
+        for count in range(1, len(whole.ids) + 1):
+            rest = windows.written(encoded, 0.0, print, False, None, said=text[:count], language="<|de|>")
+            assert (rest.said, rest.said + decoded(windows.tokenizer, rest.ids)) == (text[:count], text)
+            assert rest.ended
+        assert windows.written(encoded, 0.0, print, False, None, said="a", language="<|en|>").said == ""  # none before
+        assert windows.written(encoded, 0.0, print, True, None, said=text[:1], language="<|de|>").said == ""
+
+
+def test_chunks_wait_while_there_is_sound_for_a_window() -> None:
+    scheduler = create_whisper(str(checkpoint(WHISPER)))
+    assert isinstance(scheduler, LiveWindows)
+    send_sound(scheduler, "r", [tone(4.0, 1)], {}, ended=False)
+    scheduler.turn()
+    send_sound(scheduler, "other", [tone(0.5, 1)], {})
+    for piece in (tone(1.0, 2), tone(1.0, 3)):
+        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", AudioChunk(piece, 16_000)))
+    scheduler.inbox.put(IncomingMessage("r", "stream_done"))
+    scheduler.turn()
+    assert len(scheduler.inbox) == 3  # all of "r"
+    with running(scheduler):
+        found = outputs(scheduler, ["r", "other"])
+    assert (found["r"][-1].duration, found["other"][-1].duration) == (6.0, 0.5)

@@ -196,7 +196,7 @@ class Windows:
             said = ""
         if said:
             given["decoder_input_ids"] = torch.tensor([row], device=self.device)
-            config.begin_suppress_tokens = None
+            config.begin_suppress_tokens = []  # it may end at once
         made = model.generate(
             encoder_outputs=encoded,
             generation_config=config,
