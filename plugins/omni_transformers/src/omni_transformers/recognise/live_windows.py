@@ -150,7 +150,7 @@ class LiveWindows(StepScheduler[State]):
             max(1, round(form.step / PIECE)) * piece,
             round(min(form.seconds, WINDOW) * form.rate),
             self.behind * form.rate,
-            self._asked(payload).get("timestamps") or "none",
+            str(self._asked(payload).get("timestamps") or "none").casefold(),
         )
         return _Sound(payload, LiveSound(form.rate, form.longest), agreement)
 
@@ -182,7 +182,9 @@ class LiveWindows(StepScheduler[State]):
         if form.is_timed or window.is_long:
             given["timestamps"] = max(agreement.times, form.times, key=_TIMES.index)
         if form.follows and agreement.before:
-            given["prompt"] = f"{asked.get('prompt') or ''} {agreement.before[-PROMPT:]}".strip()
+            before = agreement.before[-PROMPT:]
+            before = before if before == agreement.before else before.partition(" ")[2] or before  # whole words
+            given["prompt"] = f"{asked.get('prompt') or ''} {before}".strip()
         if live.language is not None:
             given["language"] = live.language
         part = {"type": "audio", "samples": agreement.samples(window), "sample_rate": form.rate}
