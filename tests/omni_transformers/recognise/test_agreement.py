@@ -175,6 +175,7 @@ def test_late_hypotheses_are_left_out_and_no_sound_is() -> None:
     assert "".join(result.text.split()) == "".join((TEXT * 5).split())
     assert late.asked[0].end == 30_000
     assert len(late.asked) < 6
+    assert not [each for each in late.asked[:-1] if each.closes]  # segments say where each is divided
 
 
 def test_what_a_limit_cut_is_not_agreed_on() -> None:

@@ -172,8 +172,7 @@ class Agreement:
         self._latest, self._left = found, rest
         self._say(len(rest), window.end)
         self._tell(found.parts, window.end, whole=True)
-        self._latest = latest.without(len(latest.pieces) - len(after) - len(left))
-        self._said, self._left, self._cut = after, left, None
+        self._latest, self._said, self._left, self._cut = latest, after, left, None
         self._move(window.end)
 
     def _say(self, count: int, end: int) -> None:
@@ -207,19 +206,18 @@ class Agreement:
         found, known = self._latest, len(self._latest.pieces) - len(self._left)
         parts = [each for each in found.parts[:-1] if each.count <= known]
         if parts:
-            end = place = parts[-1].segment.end
+            place = parts[-1].segment.end
         else:
             third = (2 * window.begin + window.end) / 3 / self.rate
             pairs = [each for each in pairwise(found.between(0, known)) if each[0].end >= third]
             if not pairs:
                 return False
             one, other = max(pairs, key=lambda pair: pair[1].start - pair[0].end)
-            place, end = (one.end + other.start) / 2, one.end
-            parts = [Part(found.behind(one), Segment("", found.words[0].start, end))]
+            place = (one.end + other.start) / 2
+            parts = [Part(found.behind(one), Segment("", found.words[0].start, one.end))]
         if not window.begin < round(place * self.rate) < window.end:
             return False
         self._tell(parts, window.end, whole=False)
-        self._latest = found.without(parts[-1].count)
         self._move(round(place * self.rate))
         return True
 

@@ -97,11 +97,6 @@ class Hypothesis:
         end = next(place + len(_dense(each.text)) for place, each in self._placed() if each is word)
         return next((number for number in range(len(self.pieces)) if self._length(number) >= end), len(self.pieces))
 
-    def without(self, count: int) -> Hypothesis:
-        """Return it without its first pieces."""
-        parts = [evolve(each, count=each.count - count) for each in self.parts if each.count > count]
-        return Hypothesis(self.pieces[count:], parts, self.between(count, len(self.pieces)))
-
     def _length(self, count: int) -> int:
         return len(_dense("".join(self.pieces[:count])))
 
