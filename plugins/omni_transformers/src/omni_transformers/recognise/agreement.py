@@ -21,6 +21,8 @@ from omni_transformers.recognise.live_buffer import LiveBuffer
 from omni_transformers.recognise.text import in_order
 
 MARKS = ".,;:?!…。，、？！"
+"""Punctuation at the end of final words, which later words may show to be wrong."""
+
 MARGIN = 0.3
 """Seconds of a silence that belong to the window after it."""
 
@@ -82,7 +84,7 @@ class Agreement:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is enough sound for the longest window and a step: more can wait."""
+        """True if there is sound for the longest window and a step: more can wait."""
         return self.heard >= self._begin + self.most + self.step
 
     @property

@@ -1,4 +1,4 @@
-"""What a recogniser has written of one window: its words in a row, and where one hypothesis goes on behind another."""
+"""Texts that a recogniser has written of one window: their words, and where one goes on behind another."""
 
 from __future__ import annotations
 

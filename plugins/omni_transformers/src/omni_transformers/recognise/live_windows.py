@@ -36,7 +36,7 @@ _TIMES = ("none", "segment", "word")
 
 @frozen
 class Form:
-    """What windows of a recogniser are like.
+    """The form of a recogniser's windows.
 
     Attributes:
         rate: of its sound, in Hz.
