@@ -18,6 +18,7 @@ from tiny_transformers.driving import outputs, replies, running, send, send_soun
 from tiny_transformers.tiny_whisper import hear, tone
 from tiny_transformers.written import LANGUAGE
 
+import omni_core
 from omni_core.api import (
     AudioChunk,
     ConfigError,
@@ -302,3 +303,23 @@ def test_chunks_wait_while_there_is_sound_for_a_window() -> None:
     with running(scheduler):
         found = outputs(scheduler, ["r", "other"])
     assert (found["r"][-1].duration, found["other"][-1].duration) == (6.0, 0.5)
+
+
+@pytest.mark.full
+def test_a_pipeline_takes_live_sound_and_recordings() -> None:
+    samples = tone(0.9, 1)
+    with omni_core.open(str(checkpoint(WHISPER))) as pipe:
+        with pipe.open_request(OmniRequest({"messages": []}, {"language": "de"})) as request:
+            for each in np.split(samples, 9):
+                request.send(AudioChunk(each, 16_000))
+            request.finish()
+            live = request.results()["listen"]
+        whole = pipe.submit(evolve(hear(samples), params={"language": "de"}))["listen"]
+        opened = [pipe.open_request(OmniRequest({"messages": []})) for _ in range(20)]
+        for request in opened:
+            request.send(AudioChunk(samples, 16_000))
+        for request in opened:
+            request.close()
+        assert (live.text, live.language) == (whole.text, "de")
+        assert pipe.submit(hear(samples))["listen"].text
+        assert pipe.statistics()["model"]["listen"]["live"] == 0
