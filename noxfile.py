@@ -40,6 +40,7 @@ BUILT = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CLIENT_TESTS = ROOT / "tests/omni_serve/clients"
 CLIENTS = sorted(each.stem for each in CLIENT_TESTS.glob("*.txt"))
+REFERENCES = {"kokoro": ["transformers", "loguru"]}  # Models, and what their published implementations import.
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
 TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
@@ -47,8 +48,8 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "diffusion", "transformers", "demo", "testing"]
-MODELS = [f"tests/omni_{name}" for name in MODELS]
+MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "fish_s2", "kokoro", "diffusion", "transformers", "demo"]
+MODELS = [f"tests/omni_{name}" for name in (*MODELS, "testing")]
 SHARDS = {
     "models": ("tests-models", "kernels"),
     "processes": ("tests-processes", "worlds", "faults", "attacks"),
@@ -253,6 +254,16 @@ def parity(session: nox.Session, version: str) -> None:
     session.install(f"transformers=={version}.*")
     suites = ("tests/end_to_end/test_parity.py", "tests/omni_qwen25/test_parity.py", "tests/omni_transformers")
     pytest(session, *suites, *TWO, **environment)
+
+
+@nox.session(requires=BUILT)
+@nox.parametrize("name", [nox.param(name, id=name) for name in REFERENCES])
+def references(session: nox.Session, name: str) -> None:
+    """Ask a published implementation again for the answers that our network is compared with, in an environment of its own."""
+    golden = ROOT / f"tests/omni_{name}/golden"
+    install(session, "omni-core", f"omni-{name}", extra=REFERENCES[name])
+    session.install("--no-deps", "--ignore-requires-python", "-r", str(golden / "requirements.txt"))
+    session.run("python", str(golden / "make_golden.py"), env=ONE_THREAD)
 
 
 @nox.session(requires=BUILT)
