@@ -198,7 +198,7 @@ CONFORMANCE = {
     ]
 }
 
-PIPELINES = ["qwen3-omni", "qwen25", "fish-s2", "qwen-image"]
+PIPELINES = ["qwen3-omni", "qwen25", "fish-s2", "kokoro", "qwen-image"]
 """The pipelines whose requests are described."""
 
 
