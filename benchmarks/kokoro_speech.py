@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/kokoro_speech.py [--onnx FOLDER]
 
-Random weights, the same for both, sentences of 60 to 100 phonemes from phonemes on. It needs what ``tests/omni_kokoro/golden/make_golden.py`` does.
+Random weights, the same for both, sentences of 60 to 100 phonemes, from phonemes on. It needs what
+``tests/omni_kokoro/golden/make_golden.py`` does.
 ``--onnx``: a folder with a released ``.onnx``, ``config.json`` and voices, which kokoro-onnx and our stage speak with.
 """
 

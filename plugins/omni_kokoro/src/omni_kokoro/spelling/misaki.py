@@ -57,9 +57,11 @@ def _unaligned(text: str, phonemes: str) -> list[Token]:
     if len(words) != len(parts):
         words = parts
     found: list[Token] = []
-    for word, said in zip(words, parts, strict=True):
+    for number, (word, said) in enumerate(zip(words, parts, strict=True)):
+        space = said.endswith(" ") or (number + 1 < len(parts) and parts[number + 1].startswith(" "))
         if _MARKS.fullmatch(said):
-            found.append(Token("", said, True))
+            found.append(Token("", said, space))
         else:
-            found += matched(word.split(), said.split())
+            *before, last = matched(word.split(), said.split())
+            found += [*before, Token(last.text, last.phonemes, space)]
     return found
