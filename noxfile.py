@@ -41,6 +41,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CLIENT_TESTS = ROOT / "tests/omni_serve/clients"
 CLIENTS = sorted(each.stem for each in CLIENT_TESTS.glob("*.txt"))
 REFERENCES = {  # Models, and what their published implementations import.
+    "kokoro": ["transformers", "loguru"],
     "qwen3_tts": ["omni-testing", "librosa", "einops"],
 }
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
@@ -50,19 +51,8 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = [
-    "torch",
-    "kernels_cpu",
-    "qwen3",
-    "qwen25",
-    "qwen3_tts",
-    "fish_s2",
-    "diffusion",
-    "transformers",
-    "demo",
-    "testing",
-]
-MODELS = [f"tests/omni_{name}" for name in MODELS]
+MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "qwen3_tts", "fish_s2", "kokoro", "diffusion", "transformers"]
+MODELS = [f"tests/omni_{name}" for name in (*MODELS, "demo", "testing")]
 SHARDS = {
     "models": ("tests-models", "kernels"),
     "processes": ("tests-processes", "worlds", "faults", "attacks"),
