@@ -41,6 +41,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CLIENT_TESTS = ROOT / "tests/omni_serve/clients"
 CLIENTS = sorted(each.stem for each in CLIENT_TESTS.glob("*.txt"))
 REFERENCES = {  # Models, and what their published implementations import.
+    "kokoro": ["transformers", "loguru"],
     "qwen3_tts": ["omni-testing", "librosa", "einops"],
 }
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
@@ -50,20 +51,8 @@ TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-te
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
-MODELS = [
-    "torch",
-    "kernels_cpu",
-    "qwen3",
-    "qwen25",
-    "qwen3_tts",
-    "fish_s2",
-    "diffusion",
-    "transformers",
-    "demo",
-    "testing",
-    "assistant",
-]
-MODELS = [f"tests/omni_{name}" for name in MODELS]
+MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "qwen3_tts", "fish_s2", "kokoro", "diffusion", "transformers"]
+MODELS = [f"tests/omni_{name}" for name in (*MODELS, "assistant", "demo", "testing")]
 SHARDS = {
     "models": ("tests-models", "kernels"),
     "processes": ("tests-processes", "worlds", "faults", "attacks"),
@@ -217,8 +206,8 @@ add("attacks", "Attacks on `omni serve demo`, beside a tenant whose requests mus
 add("faults", "The table of faults: what becomes of good requests beside harm of every kind.",
     "core torch relay-shm", ("psutil",), "tests/faults/table/run.py")
 add("released", "Released weights that come inside packages of the index, beside transformers, llama.cpp and faster-whisper.",
-    "core media transformers relay-shm kernels-cpu", (*PYTEST, "gguf", "espeakng-loader", "faster-whisper==1.2.1", "xllamacpp==2026.10.11549"),
-    "tests/released", "-s", "--timeout", "3000", OMNI_RELEASED=str(ROOT / ".nox/.cache/released"))
+    "core media transformers relay-shm kernels-cpu", (*PYTEST, "gguf", "espeakng-loader", "faster-whisper==1.2.1",
+    "xllamacpp==2026.10.11549"), "tests/released", "-s", "--timeout", "3000", OMNI_RELEASED=str(ROOT / ".nox/.cache/released"))
 add("worlds", "10,000 schedules of the simulated world.", "core torch testing", PYTEST, "-m", "omni_testing.world", "0", "10000")
 # fmt: on
 

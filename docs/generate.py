@@ -198,7 +198,7 @@ CONFORMANCE = {
     ]
 }
 
-PIPELINES = ["qwen3-omni", "qwen25", "fish-s2", "qwen3-tts", "qwen-image"]
+PIPELINES = ["qwen3-omni", "qwen25", "fish-s2", "qwen3-tts", "kokoro", "qwen-image"]
 """The pipelines whose requests are described."""
 
 

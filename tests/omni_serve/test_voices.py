@@ -22,8 +22,11 @@ from omni_core import AsyncPipe
 from omni_core.errors import ConfigError
 from omni_serve import Settings, create_app, voice_store
 from omni_serve.app import Application
+from omni_serve.auth import ANYONE
 from omni_serve.encoders import whole
+from omni_serve.errors import ApiError
 from omni_serve.settings import Limits
+from omni_serve.voice_names import apply_voice
 from omni_serve.voice_store import VoiceStore
 
 RECORDING = whole("wav", [tone("x")], RATE)
@@ -240,3 +243,16 @@ def test_voices_outlive_the_server_and_interrupted_writes_do_not(tmp_path: Path)
     (consent.folder / "voice.json").write_text("{")
     with pytest.raises(ConfigError, match=r"voice\.json cannot be read"):
         VoiceStore(tmp_path)
+
+
+@pytest.mark.parametrize("voice", ["low(2)+high", "alloy"])
+@pytest.mark.asyncio(loop_scope="session")
+async def test_names_that_are_not_listed_reach_a_pipeline_with_open_voices(pipe: AsyncPipe, voice: str) -> None:
+    app, metadata = create_app(pipe, Settings()), dict[str, Any]()
+    app.state.server.interface = evolve(INTERFACE, voices_open=True)
+    apply_voice(app.state.server, ANYONE, voice, {}, metadata, "voice")
+    assert metadata == {"speaker": voice}
+    app.state.server.interface = evolve(INTERFACE, voices_open=False)
+    if voice != "alloy":
+        with pytest.raises(ApiError, match="no voice is called"):
+            apply_voice(app.state.server, ANYONE, voice, {}, {}, "voice")

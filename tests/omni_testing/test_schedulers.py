@@ -80,6 +80,36 @@ def test_a_request_that_is_paused_is_left_out_of_the_steps() -> None:
         assert message.data == {"number": 20, "value": 2**20 - 1}
 
 
+class Streamed(Counting):
+    """Takes a goal as chunks: each makes it higher by one; a request begins at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goals: dict[str, int] = {}
+
+    def receive(self, message: IncomingMessage) -> None:
+        name = message.request_id
+        if message.type == "stream_chunk":
+            self.goals[name] = self.goals.get(name, 0) + int(message.data)
+        else:
+            self.admit(name, lambda: StagePayload(name, OmniRequest(), {"goal": self.goals.pop(name)}))
+
+
+def test_a_request_of_steps_may_come_in_chunks() -> None:
+    scheduler = Streamed()
+    for name, data in [("one", 1), ("two", 2), ("wrong", "x")]:
+        scheduler.inbox.put(IncomingMessage(name, "stream_chunk", data))
+    scheduler.turn()
+    assert [(each.request_id, each.type) for each in scheduler.outbox.drain()] == [("wrong", "error")]
+    for name in ("one", "two"):
+        scheduler.inbox.put(IncomingMessage(name, "stream_done"))
+    with running(scheduler):
+        ended = []
+        while len(ended) < 2 and (message := scheduler.outbox.get(5)) is not None:
+            ended += [message] if message.type == "result" else []
+    assert [(each.request_id, each.data["number"]) for each in ended] == [("one", 1), ("two", 2)]
+
+
 class Exits:
     def __eq__(self, other: object) -> bool:
         raise SystemExit(3)

@@ -32,6 +32,7 @@ TORCH = {
     "omni_fish_s2",
     "omni_qwen25",
     "omni_qwen3_tts",
+    "omni_kokoro",
     "omni_demo",
     "omni_diffusion",
     "omni_transformers",
@@ -49,7 +50,7 @@ SHARED = {
     "omni_serve": {"omni_cli", "omni_testing"},
     "omni_testing": {
         "omni_torch", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo", "omni_kernels", "omni_cli",
-        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers",
+        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers", "omni_kokoro",
         "omni_qwen3_tts",
     },
     "omni_sglang": set(),

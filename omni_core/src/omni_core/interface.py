@@ -212,6 +212,7 @@ class Interface:
         limits: the largest inputs that it takes, by the option that sets each.
         voices: names of the voices, where they are known before a checkpoint is read.
         voices_from: where the names of the voices come from otherwise.
+        voices_open: further names are voices too, such as blends of these; the stage refuses those that are not.
         sample_rate: of its speech, in Hz.
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
@@ -232,6 +233,7 @@ class Interface:
     limits: dict[str, float] = field(factory=dict)
     voices: list[str] = field(factory=list)
     voices_from: str | None = None
+    voices_open: bool = False
     sample_rate: int | None = None
     reference_text: bool = False
     tool_format: str | None = None

@@ -7,7 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from omni_core.api import IncomingMessage, OmniRequest, OutgoingMessage, Scheduler, StagePayload, StreamingScheduler
+import numpy as np
+
+from omni_core.api import (
+    AudioChunk,
+    IncomingMessage,
+    OmniRequest,
+    OutgoingMessage,
+    Scheduler,
+    StagePayload,
+    StreamingScheduler,
+)
 
 
 @contextmanager
@@ -38,6 +48,36 @@ def write(scheduler: Scheduler, name: str, *chunks: Any, end: bool = True) -> No
         scheduler.inbox.put(IncomingMessage(name, "stream_chunk", chunk))
     if end:
         scheduler.inbox.put(IncomingMessage(name, "stream_done"))
+
+
+def send_sound(
+    scheduler: Scheduler,
+    name: str,
+    pieces: Sequence[np.ndarray],
+    params: dict[str, Any],
+    rate: int = 16_000,
+    ended: bool = True,
+) -> None:
+    """Give a scheduler a request whose sound comes in pieces."""
+    send(scheduler, name, OmniRequest({"messages": []}, params))
+    for each in pieces:
+        scheduler.inbox.put(IncomingMessage(name, "stream_chunk", AudioChunk(each, rate)))
+    if ended:
+        scheduler.inbox.put(IncomingMessage(name, "stream_done"))
+
+
+def outputs(scheduler: Scheduler, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return what requests have streamed, with their results or errors at the end."""
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    left = set(names)
+    while left:
+        message: OutgoingMessage | None = scheduler.outbox.get(60)
+        if message is None:
+            raise TimeoutError(f"{sorted(left)} have not ended after 60 s")
+        found.setdefault(message.request_id, []).append(message.data)
+        if message.type != "stream":
+            left.discard(message.request_id)
+    return found
 
 
 def replies(scheduler: Scheduler, requests: Sequence[OmniRequest | StagePayload]) -> list[tuple[list[Any], Any]]:

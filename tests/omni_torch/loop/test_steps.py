@@ -30,6 +30,7 @@ class Adding(StepScheduler[Number]):
     def receive(self, message: IncomingMessage) -> None:
         if message.type == "new_request":
             self.given[message.request_id] = deque()
+            super().receive(message)
         elif message.type == "stream_chunk" and message.request_id in self.given:
             self.given[message.request_id] += [int(each) for each in message.data]
         elif message.type == "stream_done":

@@ -18,6 +18,7 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from omni_core.api import InvalidRequestError, Scheduler, Transcript, TranscriptChunk
 from omni_testing.outputs import check_transcript
+from omni_torch.quantization import packed_linear
 from omni_transformers.loading import load_model
 from omni_transformers.pipeline import interface
 from omni_transformers.recognise.whisper import TEMPERATURES, create_whisper
@@ -146,6 +147,13 @@ def test_words_have_the_times_of_their_tokens(scheduler: Scheduler, reference: R
     assert all(np.abs(known - each.end).min() < 1e-4 for each in result.words)
     model = load_model(str(folder), "auto", "cpu")
     assert model.config._attn_implementation == "sdpa"  # other requests are computed as before
+
+
+def test_words_have_times_where_weights_are_packed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 1)
+    with running(create_whisper(str(folder))) as scheduler:
+        _, result = heard(scheduler, hear(tone(1.0), timestamps="word"))
+    assert result.words
 
 
 def test_requests_at_once_are_written_as_alone(scheduler: Scheduler) -> None:

@@ -68,6 +68,7 @@ def joined_interface(
         limits={name: most for each in joined for name, most in each.limits.items()},
         voices=speaking[0].voices,
         voices_from=speaking[0].voices_from,
+        voices_open=speaking[0].voices_open,
         sample_rate=speaking[0].sample_rate,
         tool_format=writing[0].tool_format,
         tool_choice=writing[0].tool_choice,

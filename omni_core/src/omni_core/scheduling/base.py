@@ -181,22 +181,6 @@ class MessageQueue(Generic[T]):
             self.tap("take", items)
         return items
 
-    def select(self, accept: Callable[[T], bool], timeout: float | None = None) -> list[T]:
-        """Return all items that ``accept`` returns true for, waiting for one; none at ``timeout``, or once the queue is closed.
-
-        ``accept`` is called under the queue's lock. Items that it returns false for stay in their order.
-        """
-        with self.changed:
-            self.wait_until(lambda: self._closed or (self.can_read() and any(map(accept, self.items))), timeout)
-            items, kept = list[T](), list[T]()
-            for item in self.items if self.can_read() else ():
-                (items if accept(item) else kept).append(item)
-            if not items:
-                return []
-            self.items.clear()
-            self.items.extend(kept)
-            return self.taken(items)
-
     def remove(self, unwanted: Callable[[T], bool]) -> None:
         """Drop every queued item that ``unwanted`` accepts."""
         with self.changed:

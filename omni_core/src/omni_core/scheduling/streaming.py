@@ -6,7 +6,6 @@ A subclass defines what a chunk does to a state; the base owns the loop, the ord
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from attrs import define, field
@@ -40,11 +39,7 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
     Attributes:
         unfinished: the requests that :meth:`step` left work of; they are given to the next one too, and not finished before.
         wait: seconds that the next turn waits for a message, set by :meth:`step`; ``None``: until one comes.
-        accept: returns whether a message may be taken now; set by a subclass. Others stay in the inbox, and their senders wait: so a
-            request that is behind holds no more than it can. It is asked under the inbox's lock, and about all messages of a request alike.
     """
-
-    accept: Callable[[IncomingMessage], bool] | None = None
 
     def __init__(self, sources: tuple[str, ...] = ()) -> None:
         super().__init__()
@@ -80,11 +75,11 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         self.put_out(OutgoingMessage(request_id, "stream", data, target))
 
     def turn(self) -> bool:
-        messages = self._messages()
-        if not messages and (self.wait is None or self.inbox.closed):
+        message = self.inbox.get(self.wait)
+        if message is None and (self.wait is None or self.inbox.closed):
             return False
         touched, self.wait = dict(self.unfinished), None
-        for each in messages:
+        for each in [*([message] if message else []), *self.inbox.drain()]:
             if self._take(each):
                 touched[each.request_id] = None
         # Not before: what was drained together with an aborted request's state must not begin it anew.
@@ -121,13 +116,6 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
     def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
         self.unfinished.pop(request_id, None)
-
-    def _messages(self) -> list[IncomingMessage]:
-        """Return the next messages, after a wait of ``wait`` at most."""
-        if self.accept is not None:
-            return self.inbox.select(self.accept, self.wait)
-        message = self.inbox.get(self.wait)
-        return [*([message] if message else []), *self.inbox.drain()]
 
     def _take(self, message: IncomingMessage) -> bool:
         request_id = message.request_id

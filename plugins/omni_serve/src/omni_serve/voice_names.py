@@ -55,7 +55,7 @@ def apply_voice(
         return
     declares = any(VOICE in each.names for each in interface.metadata)
     known = voice_names(server)
-    if declares and (not known or voice.casefold() in [each.casefold() for each in known]):
+    if declares and (interface.voices_open or not known or voice.casefold() in [each.casefold() for each in known]):
         metadata[VOICE] = voice
         return
     if voice.casefold() in _OPENAI:

@@ -9,6 +9,9 @@ from attrs import frozen
 from omni_core.api import ConfigError, StageConfig
 from omni_torch.api import DTYPES, check_options
 
+LEAST_STEP, MOST_STEP = 0.2, 10.0
+"""Bounds of ``live_step``."""
+
 BACKENDS = ("auto", "engine", "steps", "generate")
 
 OPTIONS = {
@@ -18,6 +21,7 @@ OPTIONS = {
     "gpu": "the number of a GPU; by default the CPU",
     "tp_size": "tensor parallel ranks, processes among which the engine splits the decoder; with gpu=N, on that GPU and the next ones",
     "max_audio_seconds": "longest recording",
+    "live_step": "seconds of new sound after which a recogniser that reads windows writes a live one down again; 1 by default",
     "vocoder": "folder or hub id of the vocoder or codec, of a model that has it in a checkpoint of its own",
     "voices": "folder of voices, a file for each, in place of the checkpoint's own",
 }
@@ -31,6 +35,7 @@ class Options(TypedDict, total=False):
     gpu: int
     tp_size: int
     max_audio_seconds: float
+    live_step: float
     vocoder: str
     voices: str
 
@@ -44,6 +49,7 @@ class Given:
     gpu: int | None = None
     tp_size: int | None = None
     max_audio_seconds: float | None = None
+    live_step: float | None = None
     vocoder: str | None = None
     voices: str | None = None
 
@@ -66,6 +72,14 @@ def checked(options: Options) -> Given:
     """
     check_options(options, OPTIONS, backend=BACKENDS, dtype=("auto", *DTYPES))
     given = Given(**options)
+    if given.live_step is not None and (
+        isinstance(given.live_step, bool)
+        or not isinstance(given.live_step, int | float)
+        or not LEAST_STEP <= given.live_step <= MOST_STEP
+    ):
+        raise ConfigError(
+            f"--option live_step={given.live_step}: must be from {LEAST_STEP:g} to {MOST_STEP:g} seconds of sound"
+        )
     if given.tp_size is not None and (type(given.tp_size) is not int or given.tp_size < 1):
         raise ConfigError(f"--option tp_size={given.tp_size}: must be a number of processes, at least 1")
     if given.tp_size not in (None, 1) and given.backend in ("steps", "generate"):

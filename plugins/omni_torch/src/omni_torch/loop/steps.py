@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -53,7 +53,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
         for name, value in (("max_batch_size", max_batch_size), ("max_running", self._max_running)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name}: must be a whole number of requests, 1 or more, is {value!r}")
-        self._payloads: dict[str, StagePayload] = {}
+        self._payloads: dict[str, StagePayload | Callable[[], StagePayload]] = {}
         """Of requests that have not begun."""
         self._idle: dict[str, State] = {}
         """The states of those that have begun, and wait for more of their input or, behind others, for their turn."""
@@ -97,7 +97,21 @@ class StepScheduler(LoopScheduler, Generic[State]):
         return None
 
     def receive(self, message: IncomingMessage) -> None:
-        """Take in a message of a request: ``new_request``, before it begins; chunks of its input and their end. What it raises fails it."""
+        """Take a message of a request: ``new_request``, which is admitted; chunks of its input, their end. Its error is the request's."""
+        if isinstance(message.data, StagePayload):
+            self.admit(message.request_id, message.data)
+
+    def admit(self, request_id: str, payload: StagePayload | Callable[[], StagePayload]) -> None:
+        """Begin a request when it can step and there is room for it.
+
+        A subclass may begin one again after its result, if it keeps that from the outbox.
+
+        Args:
+            payload: it, or what makes it when the request begins.
+        """
+        self._payloads[request_id] = payload
+        if self.can_step(request_id):
+            self._ready[request_id] = None
 
     def can_step(self, request_id: str) -> bool:
         """Return whether a request can begin or go on, as far as its input is there. Asked after each message and step of it."""
@@ -149,8 +163,6 @@ class StepScheduler(LoopScheduler, Generic[State]):
         request_id = message.request_id
         if not request_id or self.is_aborted(request_id):
             return
-        if isinstance(message.data, StagePayload):
-            self._payloads[request_id] = message.data
         try:
             self.receive(message)
             if (request_id in self._payloads or request_id in self._idle) and self.can_step(request_id):
@@ -165,7 +177,8 @@ class StepScheduler(LoopScheduler, Generic[State]):
             if request_id in self._idle:
                 state = self._idle.pop(request_id)
             else:
-                state = self.begin(self._payloads.pop(request_id))
+                payload = self._payloads.pop(request_id)
+                state = self.begin(payload() if callable(payload) else payload)
                 work, self._begun = self.work(state), self._begun + 1
                 self._due[request_id] = (self._done_work + OVERTAKEN_BY * work, self._begun) if work else (0.0, 0)
             self._keep(request_id, state)

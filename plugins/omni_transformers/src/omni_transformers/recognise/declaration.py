@@ -45,7 +45,7 @@ def interface(source: Source) -> Interface:
         roles={TRANSCRIPTION: GROUP},
         inputs=["audio"],
         outputs=["text"],
-        input_streams=["audio"] if source.architecture.form == "live" else [],
+        input_streams=["audio"],
         groups=[group(source)],
         limits={"max_audio_seconds": SECONDS},
     )
@@ -68,6 +68,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         args["backend"] = given.backend
     if given.max_audio_seconds is not None:
         args["max_audio_seconds"] = given.max_audio_seconds
+    if given.live_step is not None:
+        args["live_step"] = given.live_step
     return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
 
 

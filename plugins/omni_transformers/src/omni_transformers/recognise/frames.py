@@ -20,11 +20,11 @@ from attrs import evolve, field, frozen
 
 from omni_core.api import Segment, StagePayload, Transcript, TranscriptChunk, Word
 from omni_media.api import Samples
-from omni_torch.api import StepScheduler
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import load_model
-from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.declaration import GROUP, SECONDS, group
 from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.live_windows import STEP, Form, LiveWindows
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spans
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, segments, words
@@ -60,12 +60,13 @@ class State:
     chunk: TranscriptChunk | None = None
 
 
-class Frames(StepScheduler[State]):
+class Frames(LiveWindows[State]):
     """Writes a window of each request in a step.
 
     Args:
         batch_size: requests in a step.
-        max_audio_seconds: the longest recording.
+        max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
+        live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -77,15 +78,17 @@ class Frames(StepScheduler[State]):
         device: str = "cpu",
         dtype: str = "auto",
         batch_size: int = 8,
-        max_audio_seconds: float = SECONDS,
+        max_audio_seconds: float | None = None,
+        live_step: float = STEP,
     ) -> None:
-        super().__init__(batch_size)
         source = read(model_path)
         self.model, self.processor = load_model(model_path, dtype, device), processor_of(source)
         self.tokenizer = self.processor.tokenizer
         self.rate: int = self.processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
-        self._device, self._seconds = device, max_audio_seconds
+        self._device, self._seconds = device, max_audio_seconds or SECONDS
+        form = Form(self.rate, GROUP, max_audio_seconds, step=live_step, times="word", is_timed=True)
+        super().__init__(batch_size, form=form)
 
     @abstractmethod
     def spans(self, samples: Samples) -> list[Span]:

@@ -19,10 +19,10 @@ from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
-from omni_transformers.interleaved import Interleaved
 from omni_transformers.loading import generation_config, load_model
-from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.declaration import GROUP, SECONDS, group
 from omni_transformers.recognise.languages import languages_of
+from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import quiet_spans
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded
@@ -87,7 +87,7 @@ class _Recogniser:
         source = read(model_path)
         self.model, self._processor = load_model(model_path, dtype, device), processor_of(source)
         self._tokenizer, self._device, self._seconds = self._processor.tokenizer, device, seconds
-        self._rate: int = self._processor.feature_extractor.sampling_rate
+        self.rate: int = self._processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
         self._inputs = ADAPTERS.get(source.architecture.name, _plain)
         ends = self.model.generation_config.eos_token_id
@@ -103,13 +103,13 @@ class _Recogniser:
         spoken = self._languages.of(given, self._group)
         translates = given.get("task") == "translate"
         asked = Asked(spoken, self._languages.codes.get("en") if translates else spoken)
-        samples = recording(payload.request, self._rate, self._seconds)
+        samples = recording(payload.request, self.rate, self._seconds)
         language = "en" if translates else given.get("language")
         text, segments, notices, count = Growing(), list[Segment](), list[str](), 0
         gap = "" if language in UNSPACED else " "
         timed = given["timestamps"] != "none"
-        for span in quiet_spans(samples, self._rate, WINDOW):
-            start, end = span.begin / self._rate, span.end / self._rate
+        for span in quiet_spans(samples, self.rate, WINDOW):
+            start, end = span.begin / self.rate, span.end / self.rate
             before = f"{text.text}{gap}" if text.text else ""
 
             def told(ids: list[int] | None, before: str = before) -> None:
@@ -127,15 +127,15 @@ class _Recogniser:
         usage = {"prompt_tokens": 0, "completion_tokens": count}
         reason = "length" if notices else "stop"
         return Transcript(
-            text.text, given.get("language"), segments, [], len(samples) / self._rate, reason, usage, notices
+            text.text, given.get("language"), segments, [], len(samples) / self.rate, reason, usage, notices
         )
 
     def _written(
         self, samples: Samples, asked: Asked, temperature: float, told: Callable[[list[int] | None], None]
     ) -> list[int]:
         """Return the tokens that ``generate()`` writes of a window. ``told`` gets those so far; ``None``: they may still change."""
-        least = np.pad(samples, (0, max(0, self._rate // 10 - len(samples))))
-        inputs, further = self._inputs(self._processor, least, self._rate, asked)
+        least = np.pad(samples, (0, max(0, self.rate // 10 - len(samples))))
+        inputs, further = self._inputs(self._processor, least, self.rate, asked)
         config = generation_config(self.model)
         if config.max_new_tokens is None and config.max_length in (None, _LIBRARY_DEFAULT):
             config.max_new_tokens, config.max_length = TOKENS, None
@@ -163,20 +163,25 @@ def create_generated(
     dtype: str = "auto",
     backend: str = "auto",
     max_running: int = 8,
-    max_audio_seconds: float = SECONDS,
+    max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
+    live_step: float = STEP,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
         max_running: requests that are written at one time; further ones wait.
-        max_audio_seconds: the longest recording.
+        max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
+        live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
     """
-    made = _Recogniser(model_path, device, dtype, max_audio_seconds)
+    made = _Recogniser(model_path, device, dtype, max_audio_seconds or SECONDS)
     running = 1 if backend == "generate" else max_running
-    return Interleaved(made.write, running, calls_of(Loop(made.model), backend, running, kv_cache_mb))
+    calls = calls_of(Loop(made.model), backend, running, kv_cache_mb)
+    return LiveInterleaved(
+        made.write, running, calls, form=Form(made.rate, GROUP, max_audio_seconds, WINDOW, live_step)
+    )

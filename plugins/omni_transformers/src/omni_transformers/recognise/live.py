@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from attrs import define
+from attrs import define, field
 
 from omni_core.api import (
     IncomingMessage,
@@ -122,11 +122,16 @@ class Network(ABC, Generic[Heard]):
 
 @define(eq=False)
 class _Request:
+    """A request. ``early``: chunks that are not heard yet, because it waits for a place; ``is_held``: its sender waits."""
+
     request_id: str
+    payload: StagePayload | None = None
+    early: list[Any] = field(factory=list)
     stream: Any = None
     written: Any = None
     live: LiveSound | None = None
     tokens: int = 0
+    is_held: bool = False
 
 
 class Live(StreamingScheduler[_Request]):
@@ -144,16 +149,10 @@ class Live(StreamingScheduler[_Request]):
     def __init__(self, network: Network[Any], max_seconds: float | None = None, max_running: int = 16) -> None:
         super().__init__()
         self._network, self._seconds, self._most = network, max_seconds, max_running
-        self._begun: dict[str, _Request | None] = {}
+        self._places: dict[str, _Request] = {}
+        self._waiting: dict[str, _Request] = {}
         self._paused: set[str] = set()
-        self.accept = self._accepts
         self.steps = self.rows = 0
-
-    def _accepts(self, message: IncomingMessage) -> bool:
-        name = message.request_id
-        if name and name not in self._begun and message.type == "new_request" and len(self._begun) < self._most:
-            self._begun[name] = None  # its place: further ones may be asked about before it is taken
-        return not name or (name in self._begun and name not in self.unfinished) or self.is_aborted(name)
 
     def pause(self, request_id: str, paused: bool) -> None:
         """Hear a request no further while it is paused. From any thread."""
@@ -161,13 +160,40 @@ class Live(StreamingScheduler[_Request]):
         self.inbox.put(IncomingMessage("", "stream_done"))
 
     def statistics(self) -> dict[str, float]:
-        return {**super().statistics(), "pieces": float(self.rows), "batches": float(self.steps)}
+        """Return counters: of requests that wait for a place and those that have one, and of pieces and batches that were computed."""
+        waiting, running = len(self.inbox) + len(self._waiting), len(self._places)
+        return {
+            "waiting": float(waiting),
+            "running": float(running),
+            "pieces": float(self.rows),
+            "batches": float(self.steps),
+        }
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Request:
-        state = self._begun[request_id] = _Request(request_id)
+        state = self._waiting[request_id] = _Request(request_id)
         return state
 
     def on_payload(self, state: _Request, payload: StagePayload) -> None:
+        state.payload = payload
+
+    def on_chunk(self, state: _Request, chunk: Any, metadata: dict[str, Any] | None) -> None:
+        state.early.append(chunk)
+
+    def _begin_waiting(self) -> dict[str, BaseException]:
+        """Begin requests while there are places; return the errors of those that are wrong."""
+        failures: dict[str, BaseException] = {}
+        for name, state in list(self._waiting.items()):
+            if len(self._places) >= self._most:
+                break
+            if state.payload is not None:
+                self._places[name] = self._waiting.pop(name)
+                try:
+                    self._begin(state, state.payload)
+                except BaseException as error:
+                    failures[name] = error
+        return failures
+
+    def _begin(self, state: _Request, payload: StagePayload) -> None:
         network, asked = self._network, asked_of(payload, self._network.group)
         state.stream = network.begin(asked)
         state.written = Written(network.tokenizer, asked.get("timestamps", "none"), network.is_spaced(asked))
@@ -177,31 +203,43 @@ class Live(StreamingScheduler[_Request]):
             state.stream.sound.add(recording(payload.request, network.rate, self._seconds or SECONDS))
             state.stream.sound.ended = state.stream.sound.is_recording = True
 
-    def on_chunk(self, state: _Request, chunk: Any, metadata: dict[str, Any] | None) -> None:
+    def _hear_early(self, name: str, state: _Request) -> None:
+        """Give a stream the sound that has come."""
         if state.live is None:
-            raise InvalidRequestError(
-                "messages: a request with a recording takes no further sound; open one without messages"
-            )
-        state.stream.sound.add(state.live.add(chunk))
+            if state.early:
+                raise InvalidRequestError(
+                    "messages: a request with a recording takes no further sound; open one without messages"
+                )
+            return
+        for chunk in state.early:
+            state.stream.sound.add(state.live.add(chunk))
+        state.early.clear()
+        if self.is_whole(name) and not state.stream.sound.ended:
+            state.stream.sound.add(state.live.finish())
+            state.stream.sound.ended = True
 
     def step(self, states: dict[str, _Request]) -> dict[str, BaseException]:
-        failures: dict[str, BaseException] = {}
+        failures = self._begin_waiting()
         for name, state in states.items():
             try:
-                self._end_of_sound(name, state)
-            except InvalidRequestError as error:
+                if state.stream is not None:
+                    self._hear_early(name, state)
+            except BaseException as error:
                 failures[name] = error
-        left = {name: state for name, state in states.items() if name not in failures}
+        left = {name: state for name, state in states.items() if name in self._places and name not in failures}
         groups: defaultdict[Hashable, list[_Request]] = defaultdict(list)
         for name, state in left.items():
             if name not in self._paused and (form := self._form(state)) is not None:
                 groups[form].append(state)
         for group in groups.values():
             failures |= self._hear(group)
-        self.unfinished = {
-            name: None for name, state in left.items() if name not in failures and self._form(state) is not None
-        }
-        self.wait = 0 if self.unfinished.keys() - self._paused else None
+        behind = {name for name, state in left.items() if name not in failures and self._form(state) is not None}
+        self.wait = 0 if behind - self._paused else None
+        self.unfinished = dict.fromkeys([*behind, *self._waiting])
+        for name, state in states.items():
+            if state.is_held != (name in self.unfinished):
+                state.is_held = not state.is_held
+                self.hold_input(name, state.is_held)
         return failures
 
     def finish(self, request_id: str, state: _Request) -> Transcript:
@@ -215,18 +253,16 @@ class Live(StreamingScheduler[_Request]):
 
     def forget(self, request_id: str) -> None:
         super().forget(request_id)
-        state = self._begun.pop(request_id, None)
+        self._waiting.pop(request_id, None)
         self._paused.discard(request_id)
+        state = self._places.pop(request_id, None)
         if state is not None and state.stream is not None:
             self._network.end(state.stream)
+        if self._waiting:  # for the place
+            self.wait = 0
 
     def _form(self, state: _Request) -> Hashable:
         return None if state.stream is None else self._network.next(state.stream)
-
-    def _end_of_sound(self, name: str, state: _Request) -> None:
-        if state.live is not None and self.is_whole(name) and not state.stream.sound.ended:
-            state.stream.sound.add(state.live.finish())
-            state.stream.sound.ended = True
 
     def _hear(self, group: list[_Request]) -> dict[str, BaseException]:
         try:

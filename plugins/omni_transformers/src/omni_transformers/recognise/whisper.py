@@ -12,7 +12,7 @@ import omni_transformers.stand_ins.first  # noqa: F401
 # isort: split
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +23,17 @@ from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
-from omni_transformers.interleaved import Interleaved
-from omni_transformers.recognise.declaration import SECONDS, group
+from omni_transformers.recognise.declaration import GROUP, SECONDS, group
+from omni_transformers.recognise.live_windows import LIVE_WINDOW, STEP, Form, LiveInterleaved
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Tried one after the other, where a request names none."""
+
+DOUBT = 0.5
+"""By this share of the threshold, the text of a live window is taken for one of silence sooner: short windows end in it often."""
 
 
 def create_whisper(
@@ -39,16 +42,18 @@ def create_whisper(
     dtype: str = "auto",
     backend: str = "auto",
     max_running: int = 8,
-    max_audio_seconds: float = SECONDS,
+    max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
+    live_step: float = STEP,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
     Args:
         backend: ``auto``, ``engine``, ``steps`` or ``generate``.
         max_running: requests that are written at one time; further ones wait.
-        max_audio_seconds: the longest recording.
+        max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
+        live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -58,15 +63,32 @@ def create_whisper(
 
     def transcript(payload: StagePayload, report: Report) -> Transcript:
         asked = asked_of(payload, parameters)
-        samples = recording(payload.request, windows.rate, max_audio_seconds)
+        samples = recording(payload.request, windows.rate, max_audio_seconds or SECONDS)
         request = _Request(windows, asked, own_random(report, asked["seed"], device))
+        live = payload.request.metadata.get(LIVE_WINDOW)
+        if asked["temperature"] or (live and live["draft"]):
+            request.temperatures = (float(asked["temperature"]),)
+        if live:
+            request.doubt = DOUBT
+            request.said = live["said"] if live["draft"] else ""
         return request.transcript(samples)
 
     def write(payload: StagePayload) -> Generator[Any, None, Transcript]:
         return (yield from in_turns(lambda report: transcript(payload, report)))
 
     running = 1 if backend == "generate" else max_running
-    return Interleaved(write, running, calls_of(Loop(windows.model), backend, running, kv_cache_mb))
+    calls = calls_of(Loop(windows.model), backend, running, kv_cache_mb)
+    times = "none" if windows.first_time is None else "segment"
+    form = Form(
+        windows.rate,
+        GROUP,
+        max_audio_seconds,
+        seconds=windows.frames * windows.hop,
+        step=live_step,
+        times=times,
+        follows=True,
+    )
+    return LiveInterleaved(write, running, calls, form=form)
 
 
 @define
@@ -74,6 +96,9 @@ class _Request:
     """A request while its recording is written.
 
     Attributes:
+        temperatures: that are tried.
+        doubt: the share of the threshold of log probabilities from which on the model is asked if nobody speaks.
+        said: the text that it is known to begin with.
         duration: of the recording, in seconds.
         whole: the text of all windows, as it was decoded.
         given: arguments of ``generate()`` for every window.
@@ -83,6 +108,9 @@ class _Request:
     windows: Windows
     asked: dict[str, Any]
     report: Report
+    temperatures: Sequence[float] = TEMPERATURES
+    doubt: float = 1.0
+    said: str = ""
     duration: float = 0.0
     whole: str = ""
     text: Growing = field(factory=Growing)
@@ -125,8 +153,8 @@ class _Request:
         encoded = windows.encoded(windows.features(samples, one_window=True))
         self._ask(encoded)
         written = self._accepted(encoded, windows.frames, times=False)
-        ids = [] if written is None else written.ids
-        self.report(TranscriptChunk(self.text.add(decoded(windows.tokenizer, ids), complete=True)))
+        text = "" if written is None else written.said + decoded(windows.tokenizer, written.ids)
+        self.report(TranscriptChunk(self.text.add(text, complete=True)))
         if written is not None and not written.ended:
             self.notices.append("the text was cut by the model's limit on tokens")
 
@@ -157,22 +185,22 @@ class _Request:
         windows = self.windows
         most, least, silent = windows.thresholds.values()
         silence = windows.no_speech(encoded, self.prompt) if times else None
-        asked, word_frames = self.asked["temperature"], frames if self.times == "word" else None
+        word_frames = frames if self.times == "word" else None
 
         def told(ids: list[int]) -> None:
             text = decoded(windows.tokenizer, ids).strip()
             self.report(TranscriptChunk("", f" {text}" if self.text.text and text else text))
 
-        for temperature in (float(asked),) if asked else TEMPERATURES:
-            written = windows.written(encoded, temperature, told, times=times, word_frames=word_frames, **self.given)
+        for temperature in self.temperatures:
+            written = windows.written(encoded, temperature, told, times, word_frames, self.said, **self.given)
             self._count(written)
-            unsure = written.logprob < least
-            if silence is None and unsure:
+            in_doubt = written.logprob < self.doubt * least
+            if silence is None and in_doubt:
                 silence = windows.no_speech(encoded, self.prompt)
             written.no_speech = silence or 0.0
-            if unsure and written.no_speech > silent:
+            if in_doubt and written.no_speech > silent:
                 return None
-            if not unsure and windows.repetition(written) <= most:
+            if written.logprob >= least and windows.repetition(written) <= most:
                 break
         return written
 

@@ -41,6 +41,7 @@ class Written:
         ends: of each token, in seconds of the window; empty unless words were asked for.
         no_speech: the probability that nobody speaks.
         temperature: that it was sampled at.
+        said: the text before the tokens.
     """
 
     ids: list[int]
@@ -50,6 +51,7 @@ class Written:
     ends: list[float] = field(factory=list)
     no_speech: float = 0.0
     temperature: float = 0.0
+    said: str = ""
 
 
 @frozen
@@ -103,11 +105,14 @@ class Windows:
         self.frames = self._stride * self.model.config.max_source_positions
         without = getattr(self.config, "no_timestamps_token_id", None)
         self.first_time = None if without is None else without + 1
+        self._begins: dict[tuple[str | None, str | None], list[int]] = {}
 
     @cached_property
     def _eager(self) -> Any:
         """The model with the attention that shows its weights; its parameters are those of the other one."""
-        shared = {id(each): each for each in (*self.model.parameters(), *self.model.buffers())}
+        own = [value for module in self.model.modules() for value in vars(module).values()]
+        packed = [each for each in own if isinstance(each, torch.Tensor)]  # opaque ones cannot be copied
+        shared = {id(each): each for each in (*self.model.parameters(), *self.model.buffers(), *packed)}
         model = copy.deepcopy(self.model, shared)
         for each in model.modules():
             vars(each).pop("forward", None)  # a door in front of the other model's
@@ -159,6 +164,7 @@ class Windows:
         told: Callable[[list[int]], None],
         times: bool,
         word_frames: int | None,
+        said: str = "",
         **given: Any,
     ) -> Written:
         """Return what ``generate()`` writes of a window.
@@ -167,6 +173,7 @@ class Windows:
             told: is called after each token, with those so far.
             times: the model tells times.
             word_frames: frames of the window that are no padding, if the times of words are wanted.
+            said: the text that the window is known to begin with, which is not written again; nothing, where times are told.
             given: further arguments of ``generate()``.
         """
         scores, logprobs, ids = _Scores(), list[float](), list[int]()
@@ -183,6 +190,13 @@ class Windows:
             model, given = self._eager, {**given, "return_token_timestamps": True, "attention_mask": mask}
         config = generation_config(model)
         config.num_beams, config.top_k = 1, 0
+        asked, prompt = (given.get("language"), given.get("task")), [*map(int, given.get("prompt_ids", ()))]
+        row = [*prompt, *self._begins.get(asked, []), *self.tokenizer.encode(said, add_special_tokens=False)]
+        if times or asked not in self._begins or 2 * len(row) > self.model.config.max_target_positions:
+            said = ""
+        if said:
+            given["decoder_input_ids"] = torch.tensor([row], device=self.device)
+            config.begin_suppress_tokens = []  # it may end at once
         made = model.generate(
             encoder_outputs=encoded,
             generation_config=config,
@@ -195,8 +209,10 @@ class Windows:
         )
         count, ended = len(logprobs), ids[-1] in self.ends
         ends = [] if word_frames is None else made["token_timestamps"][0, -count:].tolist()
+        if not said and not times:
+            self._begins[asked] = ids[len(prompt) : -count]
         own = ids[-count:-1] if ended else ids[-count:]
-        return Written(own, ended, sum(logprobs) / count, len(ids) - count, ends, temperature=temperature)
+        return Written(own, ended, sum(logprobs) / count, len(ids) - count, ends, 0.0, temperature, said)
 
     def repetition(self, written: Written) -> float:
         """Return the ratio by which the tokens are compressed, as bytes."""

@@ -165,6 +165,7 @@ class TextScheduler(StepScheduler[State]):
             hold = lambda held: self.hold_input(name, held)  # noqa: E731 - of this request
             from_a_part = message.data.request.inputs is None and message.data.request.composed is not None
             self.texts[name] = Written(whole, self._cuts, self._most_characters, hold, from_a_part)
+            super().receive(message)
         elif (text := self.texts.get(name)) is not None:
             if message.type == "stream_chunk":
                 text.write(message.data)

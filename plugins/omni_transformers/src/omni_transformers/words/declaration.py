@@ -21,7 +21,7 @@ from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
 from omni_transformers.words.forms import form_of
-from omni_transformers.words.recognisers import RECOGNISERS, TRANSCRIBE, TRANSCRIBE_BY, Recogniser
+from omni_transformers.words.recognisers import RECOGNISERS, TRANSCRIBE, TRANSCRIBE_BY, Recogniser, reads_windows
 
 GROUP = "answer"
 
@@ -33,7 +33,14 @@ def interface(source: Source) -> Interface:
     if name in RECOGNISERS:
         parameters = _recogniser_parameters(source, RECOGNISERS[name])
         group = ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
-        return Interface(roles={TRANSCRIPTION: GROUP}, inputs=["audio"], outputs=["text"], groups=[group], limits=media)
+        return Interface(
+            roles={TRANSCRIPTION: GROUP},
+            inputs=["audio"],
+            outputs=["text"],
+            input_streams=["audio"] if reads_windows(source.architecture) else [],
+            groups=[group],
+            limits=media,
+        )
     parameters = [
         *sampling_parameters(defaults_of(source.generation, max_new_tokens=1024)),
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
@@ -67,6 +74,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         args |= {"limits": {"max_audio_seconds": given.max_audio_seconds}}
     if source.architecture.name in RECOGNISERS:
         factory = "omni_transformers.words.transcripts:create_recogniser"
+        if given.live_step is not None:
+            args["live_step"] = given.live_step
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home = "omni_transformers.words.engine"
     prepare = given.stage(

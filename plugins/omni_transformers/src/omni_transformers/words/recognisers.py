@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from omni_transformers.architectures import Architecture
+
 
 @frozen
 class Recogniser:
@@ -31,6 +33,14 @@ RECOGNISERS = {
     "VibeVoiceAsrForConditionalGeneration": Recogniser(("prompt",), segments=True),
 }
 """By architecture."""
+
+
+def reads_windows(architecture: Architecture) -> bool:
+    """Return whether sound that is still coming is written down by windows that overlap."""
+    if architecture.kind == "words":
+        return architecture.name in RECOGNISERS and not RECOGNISERS[architecture.name].segments
+    return architecture.kind == "recognise" and architecture.form != "live"
+
 
 TRANSCRIBE = "Transcribe the audio into text."
 """The instruction to a model that answers."""

@@ -24,6 +24,7 @@ from omni_media.api import LIMITS
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved
+from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.messages import Conversation, rate_of, read_messages
 from omni_transformers.words.recognisers import RECOGNISERS, Recogniser
@@ -45,6 +46,7 @@ def create_recogniser(
     limits: dict[str, Any] | None = None,
     max_running: int = 8,
     kv_cache_mb: int | None = None,
+    live_step: float = STEP,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -53,6 +55,7 @@ def create_recogniser(
         limits: of the recording, as fields of :class:`Limits`.
         max_running: requests that are written at one time; further ones wait.
         kv_cache_mb: of the engine's cache.
+        live_step: seconds of new sound after which that of a live request is written again.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -85,7 +88,11 @@ def create_recogniser(
         )
 
     running = 1 if backend == "generate" else writer.running(max_running)
-    return Interleaved(recognise, running, calls_of(Loop(writer.model), backend, running, kv_cache_mb))
+    calls = calls_of(Loop(writer.model), backend, running, kv_cache_mb)
+    if recogniser.segments:  # speakers of one window are not those of the next
+        return Interleaved(recognise, running, calls)
+    form = Form(rate_of(writer.prompts.processor), GROUP, (limits or {}).get("max_audio_seconds"), step=live_step)
+    return LiveInterleaved(recognise, running, calls, form=form)
 
 
 def _tells(params: dict[str, Any]) -> bool:
