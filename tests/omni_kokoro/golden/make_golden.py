@@ -49,7 +49,8 @@ def main() -> None:
                 answers[f"durations{number}"] = spoken.pred_dur.reshape(-1).numpy().astype(np.int64)
             np.savez_compressed(HERE / f"{name}.npz", **answers)
     with torch.device("meta"):
-        (HERE / "shapes.json").write_text(json.dumps(shapes(model, config()), indent=0) + "\n")
+        lines = [f"{json.dumps(name)}: {json.dumps(shape)}" for name, shape in shapes(model, config()).items()]
+        (HERE / "shapes.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def shapes(model: types.ModuleType, given: dict) -> dict[str, list[int]]:
