@@ -52,7 +52,7 @@ TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox",
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
 MODELS = ["torch", "kernels_cpu", "qwen3", "qwen25", "qwen3_tts", "fish_s2", "kokoro", "diffusion", "transformers"]
-MODELS = [f"tests/omni_{name}" for name in (*MODELS, "demo", "testing")]
+MODELS = [f"tests/omni_{name}" for name in (*MODELS, "assistant", "demo", "testing")]
 SHARDS = {
     "models": ("tests-models", "kernels"),
     "processes": ("tests-processes", "worlds", "faults", "attacks"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import TEXT, VOCODER, VOICE, Interface, Parameter, ParameterGroup
@@ -183,6 +184,13 @@ class Say(StreamingScheduler[dict[str, Any]]):
 
     def finish(self, request_id: str, state: dict[str, Any]) -> AudioResult:
         return AudioResult(np.full(state["samples"], state["level"], np.float32), RATE)
+
+
+def each_word(payload: StagePayload) -> dict[str, StagePayload] | None:
+    """An expand_fn."""
+    words = (payload.request.inputs or {}).get("text", "").split()
+    made = {each: evolve(payload.request, inputs={"text": each}) for each in words}
+    return {word: StagePayload(payload.request_id, request) for word, request in made.items()} or None
 
 
 # What the author of the whole writes.

@@ -47,3 +47,9 @@ def test_ranks_have_the_gpus_from_the_first_on(architecture: str, sees: bool) ->
     prepare, answer = config.stages
     assert (answer.tp_size, answer.gpu, prepare.gpu) == (2, [4, 5], 4 if sees else None)
     assert not problems(plan(config)), "what shares a device has a budget"
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Wav2Vec2ForCTC", "VitsModel"])
+def test_what_its_stages_import_is_shared_with_other_processes(architecture: str) -> None:
+    for stage in transformers(str(checkpoint(architecture))).stages:
+        assert stage.preload == [(stage.factory or "").partition(":")[0]]

@@ -56,6 +56,7 @@ SHARED = {
     "omni_sglang": set(),
     "omni_qwen3": {"omni_demo", "omni_qwen25", "omni_testing"},
     "omni_fish_s2": {"omni_testing"},
+    "omni_assistant": set(),
     "omni_qwen25": {"omni_testing"},
     "omni_qwen3_tts": {"omni_testing"},
 }  # fmt: skip

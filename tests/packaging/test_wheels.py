@@ -25,6 +25,7 @@ OURS = [
     "omni-fish-s2",
     "omni-qwen3-tts",
     "omni-transformers",
+    "omni-assistant",
 ]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis"}
 

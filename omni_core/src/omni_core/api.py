@@ -13,6 +13,7 @@ from omni_core.references import exports
 if TYPE_CHECKING:
     from omni_core.client import AsyncPipe, Pipe, open, open_async, run
     from omni_core.client.chat_request import KINDS, MediaPolicy, Recording
+    from omni_core.client.source import pipeline_of
     from omni_core.component_checks import Probe, ProbeWarning
     from omni_core.config.completion import DoesNotFitError, Machine, Placement
     from omni_core.config.compose import Edge, compose
@@ -127,8 +128,8 @@ __all__ = [
     "PluginRegistry", "load_plugins", "imported", "load", "exports",
     # Pipelines: their stages, where these are placed, and pipelines of pipelines
     "EndpointsConfig", "LauncherConfig", "PipelineConfig", "RelayConfig", "RequestDefaults", "RequestLimits",
-    "RestartConfig", "StageConfig", "DoesNotFitError", "Machine", "Placement", "Edge", "compose", "expanded", "AUTO",
-    "Budget", "gib", "parse_bytes",
+    "RestartConfig", "StageConfig", "DoesNotFitError", "Machine", "Placement", "Edge", "compose", "pipeline_of", "expanded",
+    "AUTO", "Budget", "gib", "parse_bytes",
     # Interfaces: roles of stages, parameters of requests, and their checks
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
@@ -160,6 +161,7 @@ __all__ = [
 _HOMES = {
     "omni_core.client": "AsyncPipe Pipe open open_async run",
     "omni_core.client.chat_request": "KINDS MediaPolicy Recording",
+    "omni_core.client.source": "pipeline_of",
     "omni_core.component_checks": "Probe ProbeWarning",
     "omni_core.config.completion": "DoesNotFitError Machine Placement",
     "omni_core.config.compose": "Edge compose",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import part_stages as parts
 import pytest
+from attrs import evolve
 
 import omni_core as omni
 from omni_core.config.compose import Edge, compose
@@ -80,6 +81,30 @@ def test_each_part_sees_its_own_parameters_and_only_what_is_wanted_of_it(pipe: o
     assert ask(modalities=["audio"]).keys() == {"voice-say"}
     with pytest.raises(omni.InvalidRequestError, match=r"metadata\.mind_langage: .*did you mean 'mind_language'"):
         ask(metadata={"mind_langage": "de"})
+
+
+async def test_a_part_computes_nothing_of_a_request_that_wants_nothing_of_it(run_folder: Path) -> None:
+    async with omni.open_async(assistant(run_folder)) as pipe:
+        for modalities in (["text"], ["audio"], ["text"]):
+            await pipe.submit(omni.OmniRequest({"samples": [1.0]}, modalities=modalities))
+        stages = {name: each for process in (await pipe.statistics()).values() for name, each in process.items()}
+    assert (stages["mind-decode"]["completed"], stages["voice-say"]["completed"]) == (3, 1)
+
+
+async def test_a_part_that_reads_streams_computes_whole_requests_in_parts(run_folder: Path) -> None:
+    """As far as they have parts: of a stream there are none."""
+    voice = parts.voice()
+    [say] = voice.stages
+    whole = compose(
+        {"mind": parts.mind(), "voice": evolve(voice, stages=[evolve(say, expand_fn="part_stages:each_word")])},
+        [Edge("mind", "voice", stream=True)],
+    )
+    alone = compose({"voice": evolve(voice, stages=[evolve(say, expand_fn="part_stages:each_word")])}, [])
+    async with omni.open_async(evolve(alone, endpoints=EndpointsConfig(str(run_folder)))) as pipe:
+        found = await pipe.submit(omni.OmniRequest({"text": "one two"}, timeout=20))
+    assert {name: len(each.samples) for name, each in found["voice-say"].items()} == {"one": 1, "two": 1}
+    async with omni.open_async(evolve(whole, endpoints=EndpointsConfig(str(run_folder)))) as pipe:
+        assert len((await pipe.chat("one two", timeout=20)).audio.samples) == 3
 
 
 async def test_a_part_before_a_pipeline_and_one_behind_it(run_folder: Path) -> None:

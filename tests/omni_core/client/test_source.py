@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from omni_cli.deploy.writing import dump_yaml
-from omni_core.client.source import PipelineSource, parse_options
+from omni_core.client.source import PipelineSource, parse_options, pipeline_of
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import PipelineComponent
@@ -51,6 +51,21 @@ def test_a_default_model_is_taken_with_a_notice() -> None:
     source = PipelineSource("ready")
     assert source.resolve(REGISTRY).config.model_path == "small"
     assert source.notices == ["a small one"]
+
+
+def test_a_part_is_made_as_it_would_be_run_but_variables_are_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OMNI_SET__RETRIES", "3")
+    monkeypatch.setenv("OMNI_SET__OTHER_STAGE__GPU", "1")
+    monkeypatch.setattr("omni_cli.deploy.source.load_plugins", lambda: REGISTRY)
+    config = pipeline_of("ready", options={"size": 2})
+    assert (config.model_path, config.stages[0].factory_args, config.retries) == ("small", {"size": 2, "seed": 1}, 0)
+    assert "small: a small one" in caplog.text
+    monkeypatch.setattr("omni_core.client.source.source_class", lambda: PipelineSource)
+    monkeypatch.setattr("omni_core.client.source.load_plugins", lambda: REGISTRY)
+    assert pipeline_of("ready", "folder").model_path == "folder"
+    assert pipeline_of(config) == config
 
 
 def test_a_config_and_a_whole_file_are_changed_by_settings(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from omni_core.stage.active_requests import ActiveRequest
 from omni_core.stage.routing import Route, Routing
 
 HERE = __name__
+ACTIVE = ActiveRequest("r", 0.0, OmniRequest())
 
 
 def answer(request_id: str, payload: StagePayload) -> Any:
@@ -87,15 +88,35 @@ def test_a_stream_that_would_never_end_is_an_error_that_names_both_stages() -> N
 
 def test_chunks_go_to_their_target_or_to_all() -> None:
     routing = Routing(spec(next=["b"], stream_to=["c", "d"]), ())
-    assert routing.of_chunk(None) == ["c", "d"]
-    assert routing.of_chunk("d") == ["d"]
+    assert routing.of_chunk(ACTIVE, None) == ["c", "d"]
+    assert routing.of_chunk(ACTIVE, "d") == ["d"]
     with pytest.raises(ConfigError, match=r"for 'b', which stages\[a\].stream_to does not name; it names \['c', 'd'\]"):
-        routing.of_chunk("b")
+        routing.of_chunk(ACTIVE, "b")
 
 
 def test_a_chunk_without_any_possible_target_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"stage 'a' streams chunks, but .*stages\[a\].stream_to names no stage"):
-        Routing(spec(next=["b"]), ()).of_chunk(None)
+        Routing(spec(next=["b"]), ()).of_chunk(ACTIVE, None)
+
+
+WRITES = {"voice": [["audio"], ["text"]], "both": [["audio", "text"], []]}
+"""Of a stage that writes: a voice behind it, and a part that answers in whatever is asked for."""
+
+
+@pytest.mark.parametrize(
+    ("modalities", "needed"),
+    [(["text"], ["both"]), (["audio"], ["voice", "both"]), (None, ["voice", "both"]), (["image"], ["voice", "both"])],
+)
+def test_parts_that_answer_in_nothing_that_is_wanted_get_nothing(
+    modalities: list[str] | None, needed: list[str]
+) -> None:
+    composed = {"params": {}, "metadata": {}, "modalities": modalities}
+    active = ActiveRequest("r", 0.0, OmniRequest(composed=composed))
+    routing = Routing(spec(next=["voice", "both"], stream_to=["voice", "both"], terminal=True, answers=WRITES), ())
+    assert routing.of_chunk(active, "voice") == needed[:-1]
+    found = routing.of_result(active, active.payload("text"))
+    assert [target for target, _ in found.payloads] == found.streams == needed
+    assert found.handed_to == (None if len(needed) == 2 else [needed, needed])
 
 
 def test_projections_make_the_payload_of_their_target() -> None:

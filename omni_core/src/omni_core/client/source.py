@@ -5,6 +5,7 @@ A service may know more sources: deploy files, presets, checkpoint folders, hub 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.references import load
 from omni_core.services import SOURCES
+
+logger = logging.getLogger(__name__)
 
 EVERY_STAGE = "*"
 """In place of a stage's name: every stage that has what is set."""
@@ -41,6 +44,7 @@ class PipelineSource:
         overlay: a deploy file or preset that is laid over ``name``, or what a file would hold.
         dashes: what comes before the name of an option in messages: ``--`` on the command line.
         platform: whose sections of deploy files apply; by default that of this machine.
+        environment: variables that set values apply; not to a part of another pipeline, whose own stages they name.
         notices: lines for the user, filled by :meth:`resolve`.
     """
 
@@ -51,6 +55,7 @@ class PipelineSource:
     overlay: str | Path | Mapping[str, Any] | None = None
     dashes: str = "--"
     platform: str | None = None
+    environment: bool = True
     notices: list[str] = field(factory=list)
 
     def resolve(self, registry: PluginRegistry | None = None) -> ResolvedConfig:
@@ -71,7 +76,9 @@ class PipelineSource:
         """Raise a PluginError if there is more to apply than settings."""
         given = [] if self.overlay is None else [f"{self.dashes}config {self.overlay}"]
         given += [each.origin for each in settings if EVERY_STAGE in each.parts[:2]]
-        if not isinstance(self.name, PipelineConfig):  # a finished config has the environment already
+        if self.environment and not isinstance(
+            self.name, PipelineConfig
+        ):  # a finished config has the environment already
             given += [name for name in os.environ if name.startswith(SETTING_VARIABLE)]
         if given:
             raise SOURCES.missing(f"{given[0]}: deploy files and layers need", load_plugins())
@@ -131,6 +138,29 @@ class PipelineSource:
 def source_class() -> type[PipelineSource]:
     """Return the class of sources: that of a service, where one is installed."""
     return SOURCES.load() or PipelineSource
+
+
+def pipeline_of(
+    source: str | PipelineConfig, model: str | None = None, options: Mapping[str, Any] | None = None
+) -> PipelineConfig:
+    """Return the pipeline that ``omni run SOURCE`` would run, as a part for :func:`~omni_core.config.compose.compose`.
+
+    Variables of the environment are not applied: they are to the whole. What the source has to say to its user is logged.
+
+    Args:
+        source: a registered name or a config; where a service for them is installed also a deploy file or preset, a checkpoint's folder
+            or file, or a hub id.
+        model: the checkpoint of a registered pipeline.
+        options: of its function.
+
+    Raises:
+        PluginError: no such pipeline. ConfigError: an option or the config is invalid.
+    """
+    asked = source_class()(source, model, options or {}, environment=False)
+    config = asked.resolve().config
+    for notice in asked.notices:
+        logger.warning("%s: %s", config.resolved_name, notice)
+    return config
 
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, Any]:

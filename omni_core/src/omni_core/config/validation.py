@@ -129,7 +129,7 @@ def _fan_in(config: PipelineConfig) -> Iterator[str]:
     for path, stage in _each_stage(config):
         if stage.wait_for and not stage.merge_fn:
             yield f"{path}.merge_fn: required because `wait_for` is set"
-        sources = [each.name for each in config.stages if stage.name in each.stream_to]
+        sources = [each.name for each in config.stages if stage.name in each.stream_to and each.part == stage.part]
         if stage.expand_fn and sources:
             yield f"{path}.expand_fn: not possible in a stage that others stream to ({', '.join(sources)}): a chunk belongs to no part"
         if not stage.wait_for:

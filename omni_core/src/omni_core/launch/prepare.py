@@ -253,6 +253,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         chunks_to=stage.chunks_to,
         part=stage.part or "",
         enters=_enters(config, stage),
+        answers=_answers(config, stage),
         project_payload=projections,
         compute_timeout=stage.compute_timeout,
         injected={
@@ -282,6 +283,23 @@ def _enters(config: PipelineConfig, stage: StageConfig) -> PartSpec | None:
         if stage.name in other.stream_to and other.part != stage.part and source is not None and source.tool_format:
             formats[other.name] = source.tool_format
     return evolve(part_spec(part), tool_formats=formats)
+
+
+def _answers(config: PipelineConfig, stage: StageConfig) -> dict[str, list[list[str]]]:
+    """Return, by target in another part, the modalities that are answered there or behind it, and those that are answered elsewhere only.
+
+    A target that leads to a terminal stage of a part which declares no modalities is left out.
+    """
+    edges = {each.name: [*each.next_stages, *each.stream_to] for each in config.stages}
+    answering = {each.name: config.parts[each.part].outputs for each in config.stages if each.part and each.terminal}
+    found = {}
+    for target in edges[stage.name]:
+        behind = [answering[name] for name in reachable(edges, target) if name in answering]
+        if config.stage(target).part != stage.part and all(behind):
+            here = sorted({kind for kinds in behind for kind in kinds})
+            elsewhere = {kind for kinds in answering.values() for kind in kinds} - {*here}
+            found[target] = [here, sorted(elsewhere)]
+    return found
 
 
 def part_spec(part: PartConfig) -> PartSpec:

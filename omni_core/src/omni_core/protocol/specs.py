@@ -82,7 +82,8 @@ class StageSpec:
     so is ``gpu``, as ``gpu_id``.
     ``leads_to``, of a stage with a ``route_fn``: by terminal stage that only its results lead to, those of ``next`` that lead there.
     Of ``stream_from``, ``""`` is the client: the stage takes inputs that come as streams. ``part`` is that of a composed pipeline;
-    ``enters`` is set in its entry stage.
+    ``enters`` is set in its entry stage. ``answers``: by target in another part, the modalities that are answered there or behind it, and
+    those that are answered elsewhere only; a target without is needed by every request.
     """
 
     name: str
@@ -105,6 +106,7 @@ class StageSpec:
     chunks_to: list[str] | None = None
     part: str = ""
     enters: PartSpec | None = None
+    answers: dict[str, list[list[str]]] = field(factory=dict)
     project_payload: dict[str, str] = field(factory=dict)
     gpu: int | None = None
     compute_timeout: float | None = None

@@ -187,7 +187,7 @@ class Outputs:
                 await self._until_taken(active, "")
             number = active.count_chunk("")
             await self._outbound.send_to_client(self._spec.name, active.request_id, message.data, number)
-        for target in self._routing.of_chunk(message.target):
+        for target in self._routing.of_chunk(active, message.target):
             if target in active.held:
                 await self._until_taken(active, target)
             number = active.count_chunk(target)

@@ -47,12 +47,15 @@ class Routing:
         self._stream_done_to_fn = self._names.chooses(function(spec.stream_done_to_fn), spec.stream_to)
         self._projections = {target: load(reference) for target, reference in spec.project_payload.items()}
 
-    def of_chunk(self, target: str | None) -> list[str]:
+    def of_chunk(self, active: ActiveRequest, target: str | None) -> list[str]:
         """Return the stages that a chunk goes to, which its scheduler has put out for ``target`` or for all.
 
         Raises:
             ConfigError: the chunk has nowhere to go, or ``stream_to`` does not name its target.
         """
+        return [each for each in self._allowed(target) if self._needs(active, each)]
+
+    def _allowed(self, target: str | None) -> list[str]:
         allowed = self._spec.stream_to
         if target is None and (self._spec.chunks_to is not None or self._spec.terminal):
             return self._spec.chunks_to or []
@@ -92,10 +95,20 @@ class Routing:
         if self._route_fn is not None:
             chosen = self._route_fn(payload.request_id, payload)
             targets = _subset(f"stages[{name}].route_fn", chosen, self._spec.next)
-        is_chosen = self._route_fn is not None or self._stream_done_to_fn is not None
-        handed_to = [list(targets), list(streams)] if is_chosen else None
         left_out = [end for end, leading in self._spec.leads_to.items() if not {*leading} & {*targets}]
+        targets = [each for each in targets if self._needs(active, each)]
+        streams = [each for each in streams if self._needs(active, each)]
+        is_chosen = [*targets, *streams] != [*self._spec.next, *self._spec.stream_to]
+        is_chosen = is_chosen or self._route_fn is not None or self._stream_done_to_fn is not None
+        handed_to = [list(targets), list(streams)] if is_chosen else None
         return Route(self._projected(active, payload, targets), list(streams), handed_to, left_out)
+
+    def _needs(self, active: ActiveRequest, target: str) -> bool:
+        """Return whether a request needs a stage of another part: what it wants is answered there, or nowhere."""
+        composed = active.request.composed if active.request is not None else None
+        wanted = {*(composed["modalities"] or ())} if composed is not None else {*()}
+        here, elsewhere = self._spec.answers.get(target, ((), ()))
+        return not wanted.intersection(elsewhere) or bool(wanted.intersection(here))
 
     def _projected(
         self, active: ActiveRequest, payload: StagePayload, targets: Sequence[str]

@@ -274,8 +274,8 @@ class Stage(StageThread):
             self._put_done(active, None if self.spec.enters is not None else self._names.own(source) or None)
 
     def _put_done(self, active: ActiveRequest, shown: str | None) -> None:
-        message = IncomingMessage(active.request_id, "stream_done", None, shown, None, active.request)
-        self.scheduler.inbox.put(message)
+        for request_id in self.groups.known_as(active.request_id):
+            self.scheduler.inbox.put(IncomingMessage(request_id, "stream_done", None, shown, None, active.request))
 
     def flow(self, request_id: str, target: str, *, paused: bool) -> None:
         """A reader takes no more chunks of a request from this stage, or takes them again. On the event loop only."""

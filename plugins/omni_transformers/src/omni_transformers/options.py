@@ -59,8 +59,9 @@ class Given:
         return {"dtype": self.dtype}
 
     def stage(self, name: str, **fields: Any) -> StageConfig:
-        """Return a stage; all share a process, and the model that is loaded there."""
-        return StageConfig(name=name, process="model", gpu=self.gpu, **fields)
+        """Return a stage; all share a process, and the model that is loaded there; all of a run share the imports."""
+        module = (fields.get("factory") or fields["model_runner"]).partition(":")[0]
+        return StageConfig(name=name, process="model", gpu=self.gpu, preload=[module], **fields)
 
 
 def checked(options: Options) -> Given:

@@ -70,15 +70,15 @@ class LayeredSource(PipelineSource):
         elif deploy is not None and deploy.whole is not None:
             self.refuse_source("a config file")
             config, origins = whole_values(deploy.whole), origins_of(deploy.whole)
-            variables = [environment_layer([*KEYS, *deploy.stages])]
+            variables = [self._variables([*KEYS, *deploy.stages])]
         else:
-            chosen, outside = source_values([*below, environment_layer(KEYS), *flags]), SOURCE
+            chosen, outside = source_values([*below, self._variables(KEYS), *flags]), SOURCE
             problems += chosen.problems
             try:
                 config = self.made(deploy, chosen, registry)
             except (ConfigError, PluginError) as error:
                 raise type(error)("\n".join(dict.fromkeys([*problems, *str(error).splitlines()]))) from error.__cause__
-            variables = [environment_layer([*KEYS, *(stage.name for stage in config.stages)])]
+            variables = [self._variables([*KEYS, *(stage.name for stage in config.stages)])]
         layers = [each for each in (*below, *variables, *flags) if each.overrides or each.problems]
         rules = (declaration_problems, partial(default_problems, registry=registry), *rules)
         takes = partial(parameters_of, registry=registry)
@@ -102,18 +102,22 @@ class LayeredSource(PipelineSource):
         deploy = self.files(registry)
         if deploy is not None and deploy.whole is not None:
             return structure(whole_values(deploy.whole)).interface
-        chosen = source_values([*self._below(deploy), environment_layer(KEYS), *self._flags()])
+        chosen = source_values([*self._below(deploy), self._variables(KEYS), *self._flags()])
         component = self._chosen(deploy, chosen, registry)
         return interface_of(component, self._model(chosen, registry))
 
     def component(self, registry: PluginRegistry) -> PipelineComponent:
         """Return the installed pipeline that is meant, of what is no whole config. Raises as :meth:`resolve`."""
         deploy = self.files(registry)
-        return self._chosen(deploy, source_values([*self._below(deploy), environment_layer(KEYS)]), registry)
+        return self._chosen(deploy, source_values([*self._below(deploy), self._variables(KEYS)]), registry)
 
     def _below(self, deploy: DeployFile | None) -> list[Layer]:
         """Return the layers of the deploy files."""
         return deploy.layers(self.platform or platform()) if deploy is not None else []
+
+    def _variables(self, names: Iterable[str]) -> Layer:
+        """Return the layer of the environment, for the fields and stages of ``names``."""
+        return environment_layer(names, None if self.environment else {})
 
     def files(self, registry: PluginRegistry) -> DeployFile | None:
         """Return the deploy files that are named, with those that they are based on; ``None`` if there are none.

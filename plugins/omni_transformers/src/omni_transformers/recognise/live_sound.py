@@ -18,8 +18,8 @@ RATES = (2_000, 384_000)
 
 
 def is_live(request: OmniRequest) -> bool:
-    """Return whether a request has no message: its sound comes in chunks."""
-    return isinstance(request.inputs, dict) and request.inputs.get("messages") == []
+    """Return whether a request has no message, or is that of another part of a composed pipeline: its sound comes in chunks."""
+    return request.inputs is None or (isinstance(request.inputs, dict) and request.inputs.get("messages") == [])
 
 
 class LiveSound:

@@ -1,0 +1,171 @@
+"""The pipeline: three others and a door before them, composed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from omni_core.api import (
+    SPEECH,
+    TEXT,
+    TRANSCRIPTION,
+    ConfigError,
+    Edge,
+    Interface,
+    OmniError,
+    PipelineConfig,
+    StageConfig,
+    compose,
+    pipeline_of,
+)
+
+PARTS = {"asr": "recogniser", "llm": "language model", "tts": "voice"}
+"""The options that name a part, and what they name."""
+
+NO_MODEL = "none"
+
+_EACH = "omni_assistant.hearing:each"
+
+
+def no_model() -> tuple[str, str]:
+    """Return what stands for a model."""
+    return NO_MODEL, "The models are those of the parts."
+
+
+def assistant(
+    model_path: str,
+    asr: str | PipelineConfig | None = None,
+    llm: str | PipelineConfig | None = None,
+    tts: str | PipelineConfig | None = None,
+    **options: Any,
+) -> PipelineConfig:
+    """Return the pipeline.
+
+    Args:
+        model_path: :data:`NO_MODEL`.
+        asr, llm, tts: the parts: what ``omni run`` takes, or a config.
+        options: those of a part begin with its name, ``llm_dtype="float32"``; ``llm_model`` is the checkpoint of a registered pipeline.
+
+    Raises:
+        ConfigError: a part is missing, does not exist, or cannot do what is asked of it here; the message names the option.
+    """
+    if model_path != NO_MODEL:
+        raise ConfigError(f"--model {model_path}: the models are those of the parts: --option {', '.join(PARTS)}")
+    for name in options:
+        if name.partition("_")[0] not in PARTS or not name.partition("_")[2]:
+            raise ConfigError(f"--option {name}: must be a part ({', '.join(PARTS)}), or begin with one: llm_{name}")
+    recogniser, writer, voice = (
+        _part(name, source, options) for name, source in {"asr": asr, "llm": llm, "tts": tts}.items()
+    )
+    heard = _recogniser(recogniser)
+    entry = f"llm-{_writer(writer).resolved_entry_stage}"
+    takes = writer.interface.inputs if writer.interface is not None else []
+    door = _door(f"asr-{heard.resolved_entry_stage}", entry, heard, takes)
+    live = [Edge("door.live", "asr", stream=True)] if len(door.stages) > 1 else []
+    whole = compose(
+        {"door": door, "asr": heard, "llm": writer, "tts": _voice(voice)},
+        [
+            Edge("door.door", "asr", "omni_assistant.door:recordings"),
+            Edge("door.door", "llm", "omni_assistant.door:messages"),
+            *live,
+            Edge("asr", "llm", "omni_assistant.hearing:texts", keep=True),
+            Edge("llm", "tts", stream=True, keep=True),
+        ],
+        name="assistant",
+    )
+    sources = [each.name for each in whole.stages if entry in each.next_stages]
+    waits, merged = "omni_assistant.door:waits", "omni_assistant.door:merged"
+    joined = evolve(whole.stage(entry), wait_for=sources, wait_for_fn=waits, merge_fn=merged)
+    return evolve(whole, stages=[joined if each.name == entry else each for each in whole.stages])
+
+
+def _part(name: str, source: str | PipelineConfig | None, options: Mapping[str, Any]) -> PipelineConfig:
+    """Return the pipeline that an option names, with the options that begin with its name."""
+    if not source or not isinstance(source, str | PipelineConfig):
+        what = "a hub id, a folder, a GGUF file, or the name of an installed pipeline"
+        raise ConfigError(f"--option {name}: name a {PARTS[name]}: {what}")
+    own = {key.removeprefix(f"{name}_"): value for key, value in options.items() if key.startswith(f"{name}_")}
+    model = own.pop("model", None)
+    try:
+        return pipeline_of(source, None if model is None else str(model), own)
+    except OmniError as error:
+        raise ConfigError(f"--option {name}={_shown(source)}: {error}") from error
+
+
+def _recogniser(config: PipelineConfig) -> PipelineConfig:
+    """Return the recogniser as the part that answers with the transcript, where that is asked for."""
+    offer = _offer("asr", config)
+    if (
+        TRANSCRIPTION not in offer.roles
+        or TEXT in offer.roles
+        or config.terminal_stages != [offer.roles[TRANSCRIPTION]]
+    ):
+        raise _unfit("asr", config, "must be a pipeline that writes recordings down, and does nothing else")
+    stages = config.stages
+    if len(stages) == 1 and stages[0].expand_fn is None:
+        stages = [evolve(stages[0], expand_fn=_EACH)]
+    return evolve(
+        config,
+        stages=stages,
+        interface=evolve(offer, outputs=["transcript"]),
+        terminal_stages_fn="omni_assistant.hearing:if_wanted",
+    )
+
+
+def _writer(config: PipelineConfig) -> PipelineConfig:
+    offer = _offer("llm", config)
+    if TEXT not in offer.roles or "audio" in offer.outputs or len(config.terminal_stages) != 1:
+        raise _unfit("llm", config, "must be a pipeline that answers in text alone")
+    return config
+
+
+def _voice(config: PipelineConfig) -> PipelineConfig:
+    offer = _offer("tts", config)
+    if SPEECH not in offer.roles or TEXT in offer.roles or offer.outputs != ["audio"]:
+        raise _unfit("tts", config, "must be a pipeline that speaks given texts")
+    if "text" not in offer.input_streams:
+        raise _unfit("tts", config, "speaks whole texts only; choose a voice that speaks a text while it is written")
+    return config
+
+
+def _door(asr: str, llm: str, heard: PipelineConfig, takes: list[str]) -> PipelineConfig:
+    """Return the part that gets the requests. ``asr``, ``llm``: entry stages; ``takes``: inputs of the language model."""
+    streams = [each for each in _offer("asr", heard).input_streams if each == "audio"]
+    arguments = {
+        "asr": asr,
+        "llm": llm,
+        "waits": ["door-door", f"asr-{heard.terminal_stages[0]}"],
+        "several": heard.stages[0].expand_fn == _EACH,
+    }
+    door = StageConfig(
+        name="door",
+        process="door",
+        factory="omni_assistant.door:Door" if streams else "omni_assistant.door:create_door",
+        factory_args=arguments,
+        route_fn="omni_assistant.door:route",
+        terminal=True,
+    )
+    stages = [door]
+    if streams:
+        live = StageConfig(name="live", process="door", factory="omni_assistant.door:Live", terminal=True)
+        ends = "omni_assistant.door:streams"
+        stages = [evolve(door, next=["live"], stream_to=["live"], stream_done_to_fn=ends), live]
+    inputs = list(dict.fromkeys(["text", *takes, "audio"]))
+    offer = Interface(inputs=inputs, input_streams=streams)
+    return PipelineConfig(model_path=NO_MODEL, name="door", stages=stages, interface=offer)
+
+
+def _offer(name: str, config: PipelineConfig) -> Interface:
+    if config.interface is None:
+        raise _unfit(name, config, "declares no interface")
+    return config.interface
+
+
+def _unfit(name: str, config: PipelineConfig, why: str) -> ConfigError:
+    return ConfigError(f"--option {name}: {config.resolved_name} {why}")
+
+
+def _shown(source: str | PipelineConfig) -> str:
+    return source if isinstance(source, str) else source.resolved_name
