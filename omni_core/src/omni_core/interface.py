@@ -218,6 +218,7 @@ class Interface:
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
         tool_choice: a request's ``inputs["tool_choice"]``, the name of a tool or ``*`` for any, makes the reply a call of it.
         reasoning: it tells what its model thinks before an answer, and reads that in the assistant's messages (``reasoning_content``).
+        reads_transcripts: a reply reads the transcript of a recording, not its sound: who has it may send it in its place.
         prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
             recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
         warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
@@ -239,6 +240,7 @@ class Interface:
     tool_format: str | None = None
     tool_choice: bool = False
     reasoning: bool = False
+    reads_transcripts: bool = False
     prompts: dict[str, str] = field(factory=dict)
     warmup: list[dict[str, Any]] = field(factory=list)
 

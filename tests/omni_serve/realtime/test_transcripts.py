@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from realtime_events import append, events, kinds, make, silence, update, voice
+from realtime_events import append, events, kinds, make, silence, started, update, voice
 
 from omni_serve.encoders import Samples, pcm16, wav_header
 from omni_serve.errors import ApiError
-from omni_serve.realtime.actions import Abort, Action, Feed, Finish, Listen, Transcribe
+from omni_serve.realtime.actions import Abort, Action, Feed, Finish, Listen, Start, Transcribe
 from omni_serve.realtime.audio import INPUT_RATE
 from omni_serve.realtime.config import Offer
 from omni_serve.realtime.live import Live
@@ -349,3 +349,17 @@ def test_any_order_of_events_leaves_no_request_and_tells_each_turn_once(steps: l
         session.transcribed(item, "word", {})
     session.close()
     assert session.memory.used == 0
+
+
+@pytest.mark.parametrize("found", ["What is your name?", ApiError(500, "It cannot be read.")], ids=["words", "none"])
+def test_a_reply_that_reads_transcripts_waits_for_that_of_its_turn(found: str | ApiError) -> None:
+    """A turn that could not be written down is sent as it was spoken."""
+    session = make(Offer(listens=True, reads_transcripts=True))
+    session.receive(update(audio={"input": {"transcription": {}}}), 0)
+    recogniser = Recogniser(session)
+    actions = recogniser.send(append(np.concatenate([silence(0.7), voice(0.9), silence(0.8)])))
+    (item,) = recogniser.finished
+    assert not [each for each in actions if isinstance(each, Start)]
+    (part,) = started(session.transcribed(item, found, {})).messages[-1]["content"]
+    assert part["type"] == ("text" if isinstance(found, str) else "audio")
+    assert part.get("text", found) == found

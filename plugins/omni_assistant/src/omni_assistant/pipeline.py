@@ -153,7 +153,7 @@ def _door(asr: str, llm: str, heard: PipelineConfig, takes: list[str]) -> Pipeli
         ends = "omni_assistant.door:streams"
         stages = [evolve(door, next=["live"], stream_to=["live"], stream_done_to_fn=ends), live]
     inputs = list(dict.fromkeys(["text", *takes, "audio"]))
-    offer = Interface(inputs=inputs, input_streams=streams)
+    offer = Interface(inputs=inputs, input_streams=streams, reads_transcripts=True)
     return PipelineConfig(model_path=NO_MODEL, name="door", stages=stages, interface=offer)
 
 

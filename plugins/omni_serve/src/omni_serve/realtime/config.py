@@ -194,6 +194,7 @@ class Offer:
         forces: it can begin a reply with a call.
         transcribes: it writes recordings down.
         listens: it writes down sound that is still coming.
+        reads_transcripts: a reply reads what is said in a recording, not its sound.
         paces: it speaks at another speed itself.
         reads: tells if a further field is a parameter of it.
         check: raises ApiError for a voice, a model or a parameter that there is not; ``where`` is the path of the configuration.
@@ -207,6 +208,7 @@ class Offer:
     forces: bool = True
     transcribes: bool = True
     listens: bool = False
+    reads_transcripts: bool = False
     paces: bool = False
     reads: Callable[[str], bool] = lambda name: True
     check: Callable[[SessionConfig, str], None] = lambda config, where: None

@@ -262,10 +262,10 @@ def messages_of(items: list[Item], instructions: str, offer: Offer) -> Messages:
 def _message_parts(parts: list[Part], offer: Offer) -> list[dict[str, Any]]:
     if parts[-1].frames:
         return seen(parts[-1].frames, parts[0].data, offer)
-    return [_message_part(part) for part in parts]
+    return [_message_part(part, offer) for part in parts]
 
 
-def _message_part(part: Part) -> dict[str, Any]:
-    if part.type == "input_text":
+def _message_part(part: Part, offer: Offer) -> dict[str, Any]:
+    if part.type == "input_text" or (part.type == "input_audio" and part.text and offer.reads_transcripts):
         return {"type": "text", "text": part.text}
     return {"type": "audio" if part.type == "input_audio" else "image", "data": part.data}

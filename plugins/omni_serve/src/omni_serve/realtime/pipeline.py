@@ -49,6 +49,7 @@ def offer_of(server: Server, key: Key) -> Offer:
         forces=interface.tool_choice,
         transcribes=writes_down(interface),
         listens=listens(interface),
+        reads_transcripts=interface.reads_transcripts,
         paces=server.parameters.paces,
         reads=server.parameters.reads,
         sound_in_video=any(each.name == "use_audio_in_video" for each in interface.metadata),

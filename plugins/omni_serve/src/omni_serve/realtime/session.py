@@ -149,6 +149,7 @@ class Session:
     def transcribed(self, item: str, text: str | ApiError, usage: Mapping[str, int]) -> list[Action]:
         """Take the transcript of a turn, or why there is none."""
         self._do(self._transcripts.written(item, text, usage))
+        self._answer()
         return self._take()
 
     def _receive(self, event: Mapping[str, Any], now: float) -> None:
@@ -341,7 +342,7 @@ class Session:
 
     def _answer(self) -> None:
         """Begin the reply that is wanted, if none is in progress. A reply that cannot begin is an ``error`` event, not an exception."""
-        if not self._wanted or self.reply is not None:
+        if not self._wanted or self.reply is not None or (self.offer.reads_transcripts and self._transcripts.pending):
             return
         self._wanted = False
         try:

@@ -74,6 +74,11 @@ class Transcripts:
         """Return the samples that recognisers have not taken."""
         return sum(turn.waiting for turn in self._turns.values())
 
+    @property
+    def pending(self) -> bool:
+        """Return if the transcript of a turn in the conversation is still to come."""
+        return any(turn.is_kept for turn in self._turns.values())
+
     def hear(self, item: str, samples: Samples, wanted: Transcription) -> list[Step]:
         """Take the next sound of the turn in progress, which begins with it. Without room for one more it is written down at its end."""
         steps: list[Step] = []
