@@ -106,3 +106,9 @@ def test_what_is_no_picture_is_named() -> None:
         images({"data": saved(Image.fromarray(np.full((8, 8), np.nan, np.float32)), "TIFF")})
     with pytest.raises(RequestTooLargeError, match="max_image_pixels"):
         images({"data": saved(Image.fromarray(COLOURS), "PNG")}, Limits(max_image_pixels=1000))
+
+
+def test_a_picture_that_pillow_takes_for_a_bomb_is_over_our_limit() -> None:
+    data = saved(Image.new("1", (20_000, 10_000)), "PNG")
+    with pytest.raises(RequestTooLargeError, match=r"over the limit of \d+ pixels \(max_image_pixels\)"):
+        images({"data": data})

@@ -72,6 +72,11 @@ def test_many_fields_are_refused() -> None:
         read(BODY + body)
 
 
+def test_a_part_without_a_name_is_told() -> None:
+    with pytest.raises(ValueError, match='"name" must be provided'):
+        read(BODY + b"--bound\r\ncontent-type: text/plain\r\n\r\nx\r\n--bound--\r\n")
+
+
 @given(st.binary(max_size=40), st.integers(0, len(BODY)), st.integers(0, 300))
 def test_damage_is_an_error_of_the_form_or_none(noise: bytes, at: int, cut: int) -> None:
     with contextlib.suppress(FormParserError, ValueError, KeyError):

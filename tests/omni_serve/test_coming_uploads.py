@@ -230,7 +230,8 @@ async def test_what_cannot_be_heard_while_it_comes_is_read_whole(hearing: AsyncP
     ("fields", "code", "message"),
     [
         ([("file", recording(0.3)), ("language", "de")], 400, "language: comes after the file"),
-        ([("file", recording(0.3)), ("file", recording(0.3))], 400, "file: "),
+        ([("file", recording(0.3)), ("file", recording(0.3))], 400, "file: given twice"),
+        ([("prompt", ""), ("file", recording(0.3)), ("prompt", "")], 400, "prompt: given twice"),
         ([("file", b"RIFF0000WAVE" + bytes(500))], 400, "file (audio): "),
         ([("file", recording(0.3)[:44])], 400, "there is no sound"),
         ([("prompt", "refuse"), ("file", recording(0.3))], 400, "told to refuse"),
@@ -330,4 +331,5 @@ async def test_a_body_may_take_its_time_but_no_piece_of_it(
     await send(request, body[:1000])
     status, events = await answer(request)
     assert (status, events[-1]["error"]["code"]) == (408, "body_timeout")
+    assert events[-1]["error"]["message"] == "Nothing of the body has come for 0.3 s."
     await nothing_is_left(app, hearing)

@@ -94,6 +94,19 @@ async def test_a_second_signal_ends_at_once() -> None:
 
 
 @pytest.mark.asyncio
+async def test_requests_that_do_not_finish_in_time_are_cut() -> None:
+    """A turn that nobody ends: the application tells its client so, which uvicorn's own end of time leaves no room for."""
+    admission = Admission(Settings())
+    server = web_server(application, drain_seconds=0)
+    end = Ending(admission, [server], 0.01)
+    async with admission.admit(ANYONE), asyncio.timeout(60):
+        end()
+        while not server.should_exit:
+            await asyncio.sleep(0)
+        assert server.force_exit
+
+
+@pytest.mark.asyncio
 async def test_nothing_is_left_after_an_end_in_haste(caplog: pytest.LogCaptureFixture) -> None:
     ended = []
 

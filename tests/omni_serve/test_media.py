@@ -216,3 +216,10 @@ def test_a_jump_of_the_clock_is_no_sound() -> None:
             frame.sample_rate, frame.pts = 16_000, begin
             container.mux(stream.encode(frame))
     assert check_media("audio", file.getvalue(), "x", Limits()).seconds == pytest.approx(2.0)
+
+
+def test_a_picture_that_pillow_takes_for_a_bomb_is_over_our_limit() -> None:
+    file = io.BytesIO()
+    Image.new("1", (20_000, 10_000)).save(file, "PNG")
+    with pytest.raises(ApiError, match=r"image: over the limit of \d+ pixels \(image_pixels\)"):
+        check_media("image", file.getvalue(), "image", Limits())

@@ -148,3 +148,11 @@ async def test_what_is_no_voice_for_a_stream_gets_sentences(spelling: AsyncPipe,
         (evolve(SPELLING, roles={**SPELLING.roles, "text": "spell"}, prompts={"speech": "{text}"}), False),
     ):
         assert Speaker(evolve(server, interface=interface), connection, options).streams is streams
+
+
+async def test_only_the_first_message_is_a_configuration(app: Application) -> None:
+    async with socket_to(app, PATH) as socket:
+        await begin(socket)
+        await socket.send_json(CONFIG)
+        events, _ = await rest(socket)
+        assert events[-1]["error"]["message"].startswith("session.config: only the first message may be one")

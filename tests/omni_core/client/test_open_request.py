@@ -114,6 +114,8 @@ async def test_a_source_that_cannot_wait_drops_what_the_stage_is_too_slow_for(ru
         assert await request.offer(TextChunk("last "), most_waiting=MOST_INPUT_CHUNKS)
         with pytest.raises(omni.InvalidRequestError, match="must be a TextChunk"):
             await request.offer(1)
+        with pytest.raises(omni.InvalidRequestError, match="most_waiting: must be a whole number above 0, is 0"):
+            await request.offer(TextChunk("never "), most_waiting=0)
         await request.finish()
         assert await request.results() == {"count": 2 + sum(sent)}
         with pytest.raises(omni.InvalidRequestError, match="is finished"):

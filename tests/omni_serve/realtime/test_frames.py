@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_serve.encoders import Samples, pcm16
+from omni_serve.errors import ApiError
 from omni_serve.realtime.actions import Abort, Action, Send, Show, Start
 from omni_serve.realtime.config import Offer
 from omni_serve.realtime.frames import FrameBuffer
@@ -93,6 +94,21 @@ def test_a_turn_by_hand_has_its_frames_and_its_sound() -> None:
     [shown] = events(do(session, {"type": "conversation.item.retrieve", "item_id": item}))
     assert [each["type"] for each in shown["item"]["content"]] == ["input_audio", "input_video"]
     assert session.frames.size == 0
+
+
+@pytest.mark.parametrize(("status", "outside", "left"), [(413, False, 1), (400, False, 2), (413, True, 2)])
+def test_frames_that_the_pipeline_has_no_room_for_are_forgotten(status: int, outside: bool, left: int) -> None:
+    """Otherwise every answer of the conversation fails."""
+    session = make(by_hand=True)
+    do(session, frame(0), append(voice(0.5)), COMMIT)
+    given = {"conversation": "none", "input": [{"type": "item_reference", "id": session.conversation.items[0].id}]}
+    created = do(session, {"type": "response.create", "response": given if outside else {}})
+    assert [each for each in created if isinstance(each, Start)]
+    assert session.reply is not None
+    failed = kinds(session.failed(session.reply.id, 1.0, ApiError(status, "the pictures are over the limit")))
+    assert failed == (["input_image_buffer.dropped"] if left == 1 else []) + ["response.done"]
+    assert len(session.conversation.items[0].content) == left
+    assert len(content_of(do(session, {"type": "response.create"}))) == 1
 
 
 def test_a_turn_without_frames_is_as_before() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
-from live_input_stages import hearing_pipeline, words
+from attrs import evolve
+from live_input_stages import HEARING, hearing_pipeline, words
 from omni_serve_clients import running_server
 
 from omni_core import AsyncPipe, open_async
@@ -266,3 +267,23 @@ async def test_a_killed_stage_under_many_sessions(
         assert await asyncio.gather(*map(again, connections)) == [words(0.5)] * 20
         await asyncio.gather(*(each.close() for each in connections))
     await nothing_is_left(hearing, app)
+
+
+async def test_what_a_recogniser_does_not_honour_is_told_before_a_turn(hearing: AsyncPipe) -> None:
+    app = create_app(hearing, Settings())
+    app.state.server.interface = evolve(HEARING, groups=[])
+    async with (
+        running_server(app) as address,
+        openai.AsyncOpenAI(api_key="none", base_url=f"http://{address}/v1", max_retries=0) as client,
+        connected(client) as connection,
+    ):
+        await connection.session.update(session=session())
+        [updated] = [event for event in await until(connection, "session.updated") if event.type == "session.updated"]
+        assert updated.x_omni_ignored == ["session.audio.input.transcription.language"]
+        await connection.session.update(session=session("Ada"))
+        told = (await until(connection, "error"))[-1].error
+        path = "session.audio.input.transcription.prompt"
+        assert (told.param, told.message) == (path, f"{path}: this pipeline does not honour it")
+        await connection.input_audio_buffer.append(audio=voice(0.5))
+        await connection.input_audio_buffer.commit()
+        assert (await until(connection, COMPLETED, FAILED))[-1].type == COMPLETED

@@ -93,8 +93,10 @@ class AsyncOpenRequest(AsyncIterator[StreamEvent]):
             True if it was sent.
 
         Raises:
-            as :meth:`send`.
+            as :meth:`send`; InvalidRequestError: ``most_waiting`` is no whole number above 0.
         """
+        if isinstance(most_waiting, bool) or not isinstance(most_waiting, int) or most_waiting < 1:
+            raise InvalidRequestError(f"most_waiting: must be a whole number above 0, is {most_waiting!r:.80}")
         is_behind = self._order.locked() or not self._input.has_room or self._input.waiting >= most_waiting
         if is_behind and not self._tracked.is_over:
             self._check(chunk)

@@ -73,6 +73,9 @@ def images(
         raise source.fail(f"not an image, or an unsupported format; these are read: {known}") from None
     except InvalidRequestError:
         raise
+    except Image.DecompressionBombError:
+        most, name = limits.max_image_pixels, limits.option("max_image_pixels")
+        raise source.too_large(f"the image is over the limit of {most} pixels ({name})") from None
     except Exception as error:  # the readers of many formats raise many things
         raise source.fail(f"the image is damaged or truncated: {error}") from error
 

@@ -87,6 +87,8 @@ class ComingForm:
 
     def _part_begin(self) -> None:
         _, options = parse_options_header(self._headers.get(_DISPOSITION))
+        if b"name" not in options:
+            raise ValueError('The Content-Disposition header field "name" must be provided.')
         self._part, self._is_file = options[b"name"].decode(), b"filename" in options
         if len(self.fields) + len(self.late) > FIELDS:
             raise ValueError("too many fields")

@@ -170,8 +170,11 @@ class ComingSound(LiveInput):
             self.finish()
 
     def _check_late(self) -> None:
+        given = {self._form.file, *(name for name, _ in self._form.fields)}
         for name in self._form.late:
             if name in self._fields:
+                if name in given:
+                    raise invalid(f"{name}: given twice", name, "invalid_value")
                 message = (
                     f"{name}: comes after the file, of which a part has been written down; send it before the file"
                 )

@@ -263,9 +263,8 @@ class Guard:
                     async with asyncio.timeout_at(until):
                         message = await receive()
                 except TimeoutError:
-                    raise ApiError(
-                        408, f"The body took longer than {_BODY_SECONDS:g} s.", code="body_timeout"
-                    ) from None
+                    problem = "Nothing of the body has come for" if held.is_live else "The body took longer than"
+                    raise ApiError(408, f"{problem} {_BODY_SECONDS:g} s.", code="body_timeout") from None
             whole = not message.get("more_body", False)
             if size := len(message.get("body", b"")):
                 left -= size

@@ -102,7 +102,9 @@ class Ending:
 
     async def _drain(self) -> None:
         begun = asyncio.get_running_loop().time()
-        await self._admission.drain(self._seconds)
+        if not await self._admission.drain(self._seconds):
+            self._cut()  # what still runs gets an error; uvicorn would cancel it without one, with a traceback
+            return
         left = self._seconds - (asyncio.get_running_loop().time() - begun)
         for server in self._servers:
             server.config.timeout_graceful_shutdown = max(1, round(left))

@@ -190,8 +190,8 @@ def _check_image(data: bytes, where: str, limits: Limits) -> Media:
         with omni_media.images.opened(io.BytesIO(data)) as image:
             width, height = image.size
             form = image.format
-    except Image.DecompressionBombError as error:
-        raise _too_large(f"{where}: {error}", where) from None
+    except Image.DecompressionBombError:
+        raise _too_large(f"{where}: over the limit of {limits.image_pixels} pixels (image_pixels)", where) from None
     except Exception:  # the readers of many formats raise many things
         known = ", ".join(omni_media.images.FORMATS)
         raise invalid(

@@ -135,6 +135,10 @@ class _Session:
                     self._sentences.put_nowait(sentence)
                 self._sentences.put_nowait(None)
                 break
+            elif kind == "session.config":
+                raise invalid(
+                    "session.config: only the first message may be one; connect again for other options", "type"
+                )
             else:
                 raise invalid(f"type: no event is called {shown(kind)}{did_you_mean(kind, _EVENTS)}", "type")
         # Later messages are not read, but the end of the connection is noticed.

@@ -76,6 +76,13 @@ class Conversation:
             if number and (count > self.most_frames // 2 or size > self.most_bytes // 4):
                 item.content.remove(part)
 
+    def forget_frames(self) -> bool:
+        """Take the frames out of all turns; return if there were any."""
+        seen = [(item, part) for item in self.items for part in item.content if part.frames]
+        for item, part in seen:
+            item.content.remove(part)
+        return bool(seen)
+
     def check_room(self, item: Item, where: str) -> None:
         """Check that there is room for an item that is never removed to make room: one of the role ``system``.
 

@@ -20,12 +20,13 @@ APPEND = "input_image_buffer.append"
 BEFORE_MS = 5000
 """The age of a frame that is still what is seen when a turn begins."""
 
-Dropped = Literal["rate", "limit", "late"]
+Dropped = Literal["rate", "limit", "late", "room"]
 
 _REASONS: dict[Dropped, str] = {
     "rate": "Frames come faster than {per_second:g} a second (frames_per_second): of each {slot:g} ms the first is kept.",
     "limit": "A turn may have {most} frames (frames), of {mib:g} MiB: those of longer turns are thinned to an even rhythm.",
     "late": "A frame is from before the turn that is being spoken, which has a newer one: it came too late.",
+    "room": "The model has no room for the frames of the conversation: all are forgotten, the sound stays. Send fewer or smaller ones.",
 }
 
 

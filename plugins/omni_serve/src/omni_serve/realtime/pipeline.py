@@ -15,12 +15,13 @@ from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import ignore
 from omni_serve.live_input import LiveInput
 from omni_serve.media import check_image, read_messages, share_of
+from omni_serve.parameters import checked_value, ignore_parameter
 from omni_serve.realtime.actions import Listen, Start, Transcribe
 from omni_serve.realtime.audio import Wire
 from omni_serve.realtime.config import NamedTool, Offer, ServerVad, SessionConfig
 from omni_serve.realtime.frames import APPEND
 from omni_serve.realtime.items import recording
-from omni_serve.recognition import listens, transcription_request, writes_down
+from omni_serve.recognition import has_recogniser, listens, parameters_of, transcription_request, writes_down
 from omni_serve.server import Server
 from omni_serve.tools import ANY
 from omni_serve.voice_names import apply_voice
@@ -39,6 +40,14 @@ def offer_of(server: Server, key: Key) -> Offer:
         transcription = config.audio.input.transcription
         if transcription is not None and transcription.model not in (None, *server.models):
             ignore(f"{where}.audio.input.transcription.model")  # there is one recogniser
+        if transcription is not None and has_recogniser(interface):  # otherwise each turn would fail
+            given, declared = transcription.model_dump(include={"language", "prompt"}), parameters_of(interface)
+            for name, value in given.items():
+                path = f"{where}.audio.input.transcription"
+                if value and name in declared:
+                    checked_value(declared[name], value, f"{path}.{name}")
+                elif value:
+                    ignore_parameter(name, value, declared, where=path)
         server.parameters.read(_parameters(config))
         apply_voice(server, key, config.audio.output.voice, {}, {}, f"{where}.audio.output.voice")
 

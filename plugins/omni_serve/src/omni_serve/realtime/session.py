@@ -132,6 +132,11 @@ class Session:
     def failed(self, reply: str, now: float, error: ApiError) -> list[Action]:
         """Take the failure of a reply."""
         if self.reply is not None and self.reply.id == reply:
+            is_inside = self.reply.conversation_id is not None
+            if (
+                error.status == 413 and is_inside and self.conversation.forget_frames()
+            ):  # else all turns to come fail, too
+                self._do(self.frames.tell("room"))
             details = {"type": error.body["error"]["type"], "code": error.code, "message": error.message}
             self._end("failed", now, error=details)
         return self._take()
