@@ -21,7 +21,7 @@ from media_files import encoded
 from omni_serve_clients import Connection, http_client, running_server
 
 from omni_core import AsyncPipe, open_async
-from omni_serve import Settings, create_app, guard
+from omni_serve import Settings, coming_form, create_app, guard
 from omni_serve.app import Application
 from omni_serve.settings import Limits
 
@@ -65,6 +65,12 @@ MODEL, STREAM = ("model", "hear"), ("stream", "true")
 async def hearing() -> AsyncIterator[AsyncPipe]:
     async with open_async(hearing_pipeline()) as pipe:
         yield pipe
+
+
+@pytest.fixture(autouse=True)
+def no_body_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bodies that a test has whole be written down as they come."""
+    monkeypatch.setattr(coming_form, "WHOLE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.datastructures import UploadFile
@@ -15,6 +18,9 @@ from omni_serve.media import is_pcm
 
 _MOST_BYTES = 2**18
 """Of a body until its file has begun: what has more before it is read as a whole."""
+
+WHOLE_SECONDS = 1.0
+"""A body that has come within this time is read as a whole: that costs less than windows of it, and hears as well."""
 
 _DISPOSITION, _TYPE = b"content-disposition", b"content-type"
 
@@ -70,8 +76,12 @@ class ComingForm:
             self.reads_forward = reads_forward(self._begin)
         return b""
 
+    def keep(self, data: bytes) -> None:
+        """Keep bytes of the file for :meth:`begin`."""
+        self._begin += data
+
     def begin(self) -> bytes:
-        """Return the bytes of the file that came before it was known to read forward."""
+        """Return the bytes of the file that came before it was known to read forward, and those that were kept."""
         found, self._begin = self._begin, b""
         return found
 
@@ -112,17 +122,19 @@ class ComingForm:
 
 
 async def begun_form(request: Request) -> tuple[Request, ComingForm | None, bool]:
-    """Read a body until its file has begun.
+    """Read a body until its file has begun, and what comes of it within :data:`WHOLE_SECONDS`.
 
     Returns:
-        A request from whose body nothing is missing; the form, where its file can be decoded while it comes; and whether more of the
-        body is to come than the form has.
+        A request from whose body nothing is missing; the form, where its file can be decoded while it comes, and more is to come;
+        and whether more of the body is to come than the form has.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or b"boundary" not in options:
         return request, None, True
     read: list[Message] = []
     receive, size, more = request.receive, 0, True
+    loop = asyncio.get_running_loop()
+    until = loop.time() + WHOLE_SECONDS
 
     async def again() -> Message:
         return read.pop(0) if read else await receive()
@@ -134,6 +146,12 @@ async def begun_form(request: Request) -> tuple[Request, ComingForm | None, bool
             data = message.get("body", b"")
             size, more = size + len(data), message.get("more_body", False)
             form.feed(data)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while form.reads_forward and more and loop.time() < until:
+                    read.append(message := await receive())
+                    more = message.get("more_body", False)
+                    form.keep(form.feed(message.get("body", b"")))
     except (FormParserError, ValueError, KeyError):
         return Request(request.scope, again), None, more
-    return Request(request.scope, again), form if form.reads_forward else None, more
+    return Request(request.scope, again), form if form.reads_forward and more else None, more

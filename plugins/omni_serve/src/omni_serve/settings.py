@@ -85,7 +85,7 @@ class RealtimeLimits:
     items: int = 1000
     idle_seconds: float = 300.0
     session_seconds: float = 3600.0
-    frames: int = field(default=64, validator=ge(1))
+    frames: int = field(default=32, validator=ge(1))
     frames_per_second: float = field(default=4.0, validator=ge(0.1))
     transcriptions: int = 8
     detector: str = "energy"

@@ -20,26 +20,31 @@ NETWORKS: dict[str, Callable[[Source, str, str, int], Network[Any]]] = {
     "VoxtralRealtimeForConditionalGeneration": VoxtralRealtime,
 }
 
+_SMALL = 128
+"""Requests at one time of a network whose streams hold a few MiB: as many as a server computes by default."""
+
 
 def create_live(
     model_path: str,
     device: str = "cpu",
     dtype: str = "auto",
-    max_running: int = 16,
+    max_running: int | None = None,
     max_audio_seconds: float | None = None,
 ) -> Scheduler:
     """Return the stage that writes sound down as it comes.
 
     Args:
-        max_running: requests at one time; further ones wait.
+        max_running: requests at one time; further ones wait. By default 128 of Nemotron, 16 of the others, whose streams hold more.
         max_audio_seconds: as of :class:`Live`.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
     """
     source = read(model_path)
+    kind = NETWORKS[source.architecture.name]
+    most = (_SMALL if kind is StreamingTransducer else 16) if max_running is None else max_running
     try:
-        network = NETWORKS[source.architecture.name](source, device, dtype, max_running)
+        network = kind(source, device, dtype, most)
     except Unfit as unfit:
         raise ConfigError(f"{model_path}: does not fit the engine: {'; '.join(unfit.reasons)}") from unfit
-    return Live(network, max_audio_seconds, max_running)
+    return Live(network, max_audio_seconds, most)
