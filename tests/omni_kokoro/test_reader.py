@@ -29,13 +29,14 @@ class Asking:
         self._harness = Harness(reader, lambda request_id, data: data)
 
     def read(
-        self, request_id: str, texts: Any, params: Any = None, speaker: str | None = None
+        self, request_id: str, texts: Any, params: Any = None, speaker: str | None = None, composed: bool = False
     ) -> tuple[list[Any], Any]:
-        """Return the sentences of a text, or of one in chunks, and the end."""
+        """Return the sentences of a text, or of one in chunks, which another pipeline may write, and the end."""
         stream = isinstance(texts, list)
         messages = [] if stream else [{"role": "user", "content": texts}]
         metadata = {"speaker": speaker} if speaker else {}
-        request = OmniRequest({"messages": messages}, {"speech": params or {}}, metadata=metadata)
+        inputs = None if composed else {"messages": messages}
+        request = OmniRequest(inputs, {"speech": params or {}}, metadata=metadata)
         self._put(request_id, "new_request", StagePayload(request_id, request, None), request)
         for each in texts if stream else []:
             self._put(request_id, "stream_chunk", TextChunk(each), request)
@@ -63,6 +64,16 @@ PHONEMES = {"phonemes": True}
 
 def plain(sentences: list[Any]) -> list[Any]:
     return [(each["ids"], each["style"].tolist(), each["speed"], each["seed"], each["words"]) for each in sentences]
+
+
+def test_another_pipeline_may_write_the_text_or_nothing(asking: Asking) -> None:
+    chunks = ["hˈɛl", "O ðˈɛɹ."]
+    sentences, _ = asking.read("client", chunks, PHONEMES)
+    found, end = asking.read("part", chunks, PHONEMES, composed=True)
+    assert plain(found) == plain(sentences) != []
+    assert end.type == "result"
+    assert asking.read("silent", [], PHONEMES, composed=True)[1].type == "result"
+    assert asking.read("nothing", [], PHONEMES)[1].type == "error"
 
 
 def test_a_text_is_sentences_with_the_voice_of_their_lengths(asking: Asking) -> None:

@@ -32,7 +32,9 @@ from omni_kokoro.voices import Voices
 
 @define(eq=False)
 class _Text:
-    """The text of a request so far. ``sentences``: those that are not pronounced yet; ``cut``: all of it is in sentences."""
+    """The text of a request so far. ``sentences``: those that are not pronounced yet; ``cut``: all of it is in sentences;
+    ``may_be_empty``: another pipeline writes it.
+    """
 
     request_id: str
     voice: list[tuple[str, float]]
@@ -45,6 +47,7 @@ class _Text:
     spoken: int = 0
     missing: set[str] = field(factory=set)
     cut: bool = False
+    may_be_empty: bool = False
 
 
 class Reader(StreamingScheduler[_Text]):
@@ -70,6 +73,9 @@ class Reader(StreamingScheduler[_Text]):
 
     def on_payload(self, state: _Text, payload: StagePayload) -> None:
         inputs = payload.request.inputs
+        if inputs is None:  # another pipeline writes the text, and may have nothing to say
+            state.may_be_empty = True
+            return
         messages = inputs.get("messages") if isinstance(inputs, dict) else None
         if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
             raise InvalidRequestError("inputs.messages: must be a list of {'role': 'user', 'content': ...}")
@@ -111,7 +117,7 @@ class Reader(StreamingScheduler[_Text]):
         return failures
 
     def finish(self, request_id: str, state: _Text) -> dict[str, Any]:
-        if not state.spoken:
+        if not state.spoken and not state.may_be_empty:
             raise InvalidRequestError("messages: there is nothing to speak: no word that can be pronounced")
         notices = []
         if state.missing:
