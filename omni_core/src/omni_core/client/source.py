@@ -76,9 +76,8 @@ class PipelineSource:
         """Raise a PluginError if there is more to apply than settings."""
         given = [] if self.overlay is None else [f"{self.dashes}config {self.overlay}"]
         given += [each.origin for each in settings if EVERY_STAGE in each.parts[:2]]
-        if self.environment and not isinstance(
-            self.name, PipelineConfig
-        ):  # a finished config has the environment already
+        has_environment = isinstance(self.name, PipelineConfig)  # a finished config has it already
+        if self.environment and not has_environment:
             given += [name for name in os.environ if name.startswith(SETTING_VARIABLE)]
         if given:
             raise SOURCES.missing(f"{given[0]}: deploy files and layers need", load_plugins())
