@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,14 @@ def test_words_keep_their_phonemes_where_nothing_is_said_of_others() -> None:
     one, mute, two = spell.lines(["hello -- you", "\ua878", "two"])
     assert (one, mute, two) == ("həlˈO ju", "", "tˈu")
     assert spell.lines([]) == []
+
+
+def test_a_program_that_says_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "espeak-ng").write_text("#!/bin/sh\nexec cat > /dev/null\n")
+    (tmp_path / "espeak-ng").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RuntimeError, match="says nothing"):
+        Espeak(language_of("af", None))("hello")
 
 
 def test_a_text_gives_the_program_no_options_and_no_phonemes_of_its_own() -> None:

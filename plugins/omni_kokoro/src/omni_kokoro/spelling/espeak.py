@@ -85,6 +85,8 @@ class Espeak:
         if not texts:
             return []
         said = self._run([line for text in texts for line in (text, _BETWEEN)])
+        if not said:
+            raise RuntimeError(f"{PROGRAM} says nothing: are the data of {self._language.title} installed?")
         between, found = said[-1], [""]
         for line in said:
             if line == between:
