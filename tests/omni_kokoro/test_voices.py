@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,8 @@ def test_openais_names_mean_the_voices_that_servers_of_kokoro_give_them(tmp_path
         ("af_heart(-1)", "no voice"),
         ("af_heart(2", "no voice"),
         ("+", "no voice"),
+        (" " * 10_000 + "(", "no voice"),
+        ("af_heart(" + "9" * 100_000 + "x", "no voice"),
         ("+".join(["af_heart"] * 17), "at most 16"),
     ],
 )
@@ -89,6 +93,17 @@ def _pickled(path: Path) -> None:
     torch.save({"x": Harm()}, path / "af_x.pt")
 
 
+def _swollen(path: Path) -> None:
+    """Write 80 MB in a file of 80 kB."""
+    with zipfile.ZipFile(path / "af_x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("af_x.npy", bytes(80_000_000))
+
+
+def _swollen_tensor(path: Path) -> None:
+    with zipfile.ZipFile(path / "af_x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("af_x/data/0", bytes(80_000_000))
+
+
 @pytest.mark.parametrize(
     "write",
     [
@@ -97,6 +112,13 @@ def _pickled(path: Path) -> None:
         lambda path: torch.save({"a": torch.zeros(3)}, path / "af_x.pt"),
         lambda path: torch.save(torch.zeros(510, 1, 5), path / "af_x.pt"),
         lambda path: torch.save(torch.full((510, 1, WIDTH), torch.nan), path / "af_x.pt"),
+        lambda path: torch.save(torch.tensor(1.0), path / "af_x.pt"),
+        lambda path: torch.save(torch.zeros(1).expand(2_000_000, 1, WIDTH), path / "af_x.pt"),
+        _swollen,
+        _swollen_tensor,
+        lambda path: os.mkfifo(path / "af_x.npz"),
+        lambda path: os.mkfifo(path / "af_x.bin"),
+        lambda path: np.savez(path / "af_x.npz", af_x=np.array(["a"] * WIDTH)),
         lambda path: (path / "af_x.npz").write_bytes(b"PK nothing"),
         lambda path: (path / "af_x.bin").write_bytes(b"abc"),
         lambda path: np.savez(path / "af_x.npz", af_x=np.array([object()], dtype=object)),

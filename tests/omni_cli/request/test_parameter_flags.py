@@ -55,6 +55,8 @@ def parsed(*arguments: str) -> Any:
 
 def test_flags_set_what_they_name() -> None:
     assert parsed() == {}
+    for other in ("--max-tokens", "--max-new-tokens"):
+        assert parsed(other, "5") == {"params": {"max_new_tokens": 5}}
     assert parsed("--temperature", "0", "--max-tokens", "5", "--seed", "0", "--speaker", "7", "--codes") == {
         "params": {"temperature": 0, "max_new_tokens": 5, "seed": 0, "codes": True},
         "metadata": {"speaker": "7"},

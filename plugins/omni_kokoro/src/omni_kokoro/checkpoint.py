@@ -10,7 +10,7 @@ from attrs import evolve
 from omni_core.api import ConfigError, Interface, expanded
 from omni_kokoro.config import read_config
 from omni_kokoro.interface import INTERFACE
-from omni_torch.api import download, read_json
+from omni_torch.api import checked_file, download, read_json
 
 FILES = ("config.json", "*.pth", "*.safetensors", "voices/*.pt", "voices/*.npz", "*.npz")
 """The files of a repository that are downloaded. A file of ONNX is used where it lies in a folder of yours."""
@@ -18,6 +18,9 @@ FILES = ("config.json", "*.pth", "*.safetensors", "voices/*.pt", "voices/*.npz",
 WEIGHTS, ONNX = (".pth", ".safetensors"), ".onnx"
 
 _VOICES = (".pt", ".npz", ".bin")
+
+LARGEST = 64 << 20
+"""Bytes of a file of voices."""
 
 
 def refusal(folder: str) -> str | None:
@@ -67,16 +70,33 @@ def voice_files(folder: str | Path, place: str | None = None) -> dict[str, Path]
         files = [given] if given.is_file() else [*given.glob("*")]
     found: dict[str, Path] = {}
     for path in sorted(each for each in files if each.suffix in _VOICES):
-        if path.suffix == ".pt" or not _is_zip(path):
+        names = unpacked(path)
+        if path.suffix == ".npz" and names is None:
+            raise ConfigError(f"the voices {path} cannot be read: it is no .npz; download it again")
+        if path.suffix == ".pt" or names is None:
             found[path.stem] = path
-            continue
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = [each.removesuffix(".npy") for each in archive.namelist()]
-        except (OSError, zipfile.BadZipFile) as error:
-            raise ConfigError(f"the voices {path} cannot be read: {error}") from error
-        found |= dict.fromkeys(names, path)
+        else:
+            found |= {each.removesuffix(".npy"): path for each in names if each.endswith(".npy")}
     return dict(sorted(found.items()))
+
+
+def unpacked(path: Path) -> list[str] | None:
+    """Return the names of what a file of voices holds; ``None``: it is no archive.
+
+    Raises:
+        ConfigError: it cannot be read, or is larger than :data:`LARGEST`, also when it is unpacked.
+    """
+    checked_file(path, LARGEST)
+    try:
+        if not zipfile.is_zipfile(path):
+            return None
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"the voices {path} cannot be read: {error}") from error
+    if (size := sum(each.file_size for each in parts)) > LARGEST:
+        raise ConfigError(f"the voices {path} have {size} bytes when unpacked, more than the {LARGEST} of such a file")
+    return [each.filename for each in parts]
 
 
 def interface(folder: str, voices: str | None = None) -> Interface:
@@ -89,13 +109,3 @@ def interface(folder: str, voices: str | None = None) -> Interface:
 def fetch(model_path: str) -> str:
     """Download a checkpoint, if it is a hub id; return its folder."""
     return download(model_path, files=FILES)
-
-
-def _is_zip(path: Path) -> bool:
-    if path.suffix == ".npz":
-        return True
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"PK"
-    except OSError:
-        return False

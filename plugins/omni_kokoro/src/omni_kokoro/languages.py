@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from omni_core.api import InvalidRequestError, did_you_mean
+from omni_core.api import InvalidRequestError, did_you_mean, shown
 
 
 @frozen
@@ -54,10 +54,8 @@ def language_of(voice: str, wanted: str | None) -> Language:
     if wanted is not None:
         found = _BY_NAME.get(wanted.strip().lower().replace("_", "-"))
         if found is None:
-            known = ", ".join(each.names[0] for each in LANGUAGES)
-            raise InvalidRequestError(
-                f"params.speech.language: {wanted!r} is not spoken{did_you_mean(wanted, _BY_NAME)}; the languages: {known}"
-            )
+            known = did_you_mean(wanted, (each.names[0] for each in LANGUAGES), listing="the languages")
+            raise InvalidRequestError(f"params.speech.language: {shown(wanted)} is not spoken{known}")
         return found
     found = _BY_NAME.get(voice[:1].lower())
     if found is None:

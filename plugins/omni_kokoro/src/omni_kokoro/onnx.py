@@ -18,8 +18,8 @@ _KINDS = {
     "tensor(double)": np.float64,
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
+    "tensor(float16)": np.float16,
 }
-_KINDS |= {"tensor(float16)": np.float16}
 _FRACTIONS = (np.float16, np.float32, np.float64)
 
 

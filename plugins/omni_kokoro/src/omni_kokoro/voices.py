@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from io import BytesIO
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from omni_core.api import ConfigError, InvalidRequestError, did_you_mean
-from omni_kokoro.checkpoint import voice_files
+from omni_core.api import ConfigError, InvalidRequestError, did_you_mean, shown
+from omni_kokoro.checkpoint import LARGEST, unpacked, voice_files
 from omni_kokoro.interface import OPENAI
 from omni_kokoro.sentence import Samples
-from omni_torch.api import checked_file, load_checked
+from omni_torch.api import load_checked
 
-_PART = re.compile(r"\s*([^()+,]+?)\s*(?:\(\s*([0-9]*\.?[0-9]+)\s*\))?\s*")
+_PART = re.compile(r"([^()]+)(?:\(\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*\))?")
 _MOST_PARTS = 16
-_LARGEST = 64 << 20
 
 
 class Voices:
@@ -56,7 +55,7 @@ class Voices:
         found = [self._part(each) for each in parts]
         total = sum(weight for _, weight in found)
         if not 0 < total < float("inf"):
-            raise InvalidRequestError(f"metadata.speaker: the weights of {wanted!r} must sum to more than 0")
+            raise InvalidRequestError(f"metadata.speaker: the weights of {shown(wanted)} must sum to more than 0")
         return [(name, weight / total) for name, weight in found]
 
     def style(self, parts: list[tuple[str, float]], phonemes: int) -> Samples:
@@ -69,12 +68,12 @@ class Voices:
         return found
 
     def _part(self, text: str) -> tuple[str, float]:
-        match = _PART.fullmatch(text)
+        match = _PART.fullmatch(text.strip())
         if match is None:
             raise InvalidRequestError(
-                f"metadata.speaker: {text!r} is no voice; a blend is written af_heart(2)+af_bella(1)"
+                f"metadata.speaker: {shown(text)} is no voice; a blend is written af_heart(2)+af_bella(1)"
             )
-        return self._name(match[1]), float(match[2] or 1)
+        return self._name(match[1].strip()), float(match[2] or 1)
 
     def _name(self, wanted: str) -> str:
         known = {name.casefold(): name for name in self.tables}
@@ -85,10 +84,8 @@ class Voices:
                 return each
         if wanted.casefold() in OPENAI:
             return self._usual()
-        names = [*self.tables]
-        some = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise InvalidRequestError(
-            f"metadata.speaker: no voice is called {wanted!r}{did_you_mean(wanted, names)}; the voices: {some}"
+            f"metadata.speaker: no voice is called {shown(wanted)}{did_you_mean(wanted, self.tables, listing='the voices')}"
         )
 
     def _usual(self) -> str:
@@ -97,25 +94,30 @@ class Voices:
 
 def _table(name: str, path: Path, width: int) -> Samples:
     """Return the vectors of a voice, float32 ``[phonemes, width]``. Nothing in the file is executed."""
-    found: Any = load_checked(f"the voice {name!r}, {path},", lambda: _read(name, path, width))
-    table = np.asarray(found, np.float32)
-    if table.size == 0 or table.shape[-1] != width or table.ndim > 3 or (table.ndim == 3 and table.shape[1] != 1):
-        raise ConfigError(f"{path}: the voice {name!r} has the shape {list(table.shape)}, not [phonemes, 1, {width}]")
-    if not np.isfinite(table).all():
-        raise ConfigError(f"{path}: the voice {name!r} holds values that are no numbers; download it again")
-    return table.reshape(-1, width)
+    return load_checked(f"the voice {name!r}, {path},", lambda: _read(name, path, width))
 
 
-def _read(name: str, path: Path, width: int) -> Any:
-    checked_file(path, _LARGEST)
+def _read(name: str, path: Path, width: int) -> Samples:
+    found: Any
+    unpacked(path)
     if path.suffix == ".pt":
         import torch
 
-        tensor = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(tensor, torch.Tensor):
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(found, torch.Tensor):
             raise ValueError("it is not one tensor")
-        return tensor.float().numpy()
-    data = path.read_bytes()
-    if data.startswith(b"PK"):
-        return np.load(BytesIO(data), allow_pickle=False)[name]
-    return np.frombuffer(data, "<f4").reshape(-1, width)
+        found = found.detach()
+    elif zipfile.is_zipfile(path):
+        with np.load(path, allow_pickle=False) as archive:
+            found = archive[name]
+    else:
+        found = np.frombuffer(path.read_bytes(), "<f4").reshape(-1, width)
+    shape = tuple(getattr(found, "shape", ()))
+    if not shape or 0 in shape or shape[-1] != width or len(shape) > 3 or (len(shape) == 3 and shape[1] != 1):
+        raise ValueError(f"it has the shape {list(shape)}, not [phonemes, 1, {width}]")
+    if shape[0] > LARGEST // (4 * width):  # a tensor of few bytes may say that it repeats them
+        raise ValueError(f"it has {shape[0]} vectors, more than a voice has")
+    table = np.asarray(found, np.float32).reshape(-1, width)
+    if not np.isfinite(table).all():
+        raise ValueError("it holds values that are no numbers; download it again")
+    return table

@@ -17,9 +17,6 @@ WINDOW, HOP = 1024, 256
 HIGHEST_HZ = 12_000.0
 """Of the mel bands."""
 
-SHORTEST = (WINDOW - HOP) // 2 + 1
-"""The fewest samples of which a spectrogram can be made."""
-
 
 def mel_bands(count: int, sample_rate: int) -> torch.Tensor:
     """Return triangles of equal area on Slaney's mel scale, linear to 1 kHz and logarithmic above: ``[count, WINDOW / 2 + 1]``."""
@@ -42,7 +39,7 @@ class Spectrogram:
         self._window = torch.hann_window(WINDOW, device=device)
 
     def __call__(self, samples: torch.Tensor) -> torch.Tensor:
-        """Return ``[mels, spectra]`` of ``[n]`` samples, ``n`` at least :data:`SHORTEST`."""
+        """Return ``[mels, spectra]`` of ``[n]`` samples, ``n`` more than half of ``WINDOW - HOP``."""
         margin = (WINDOW - HOP) // 2
         padded = F.pad(samples.float()[None, None], (margin, margin), mode="reflect")[0, 0]
         spectra = torch.stft(padded, WINDOW, HOP, WINDOW, self._window, center=False, return_complex=True)

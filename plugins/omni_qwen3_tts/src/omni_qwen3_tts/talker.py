@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from attrs import define, field
 
-from omni_core.api import ARRequest, FeedbackStrategy, IncomingMessage, OmniRequest, RandomStream
+from omni_core.api import ARRequest, FeedbackStrategy, IncomingMessage, OmniRequest, RandomStream, SamplingParams
 from omni_qwen3_tts.asking import Residual, sampling_of
 from omni_qwen3_tts.config import TTSConfig, generation_defaults, read_config
 from omni_qwen3_tts.interface import FRAME_SECONDS
@@ -29,7 +29,7 @@ class Speech:
     """The state of a request, in ``request.state``.
 
     Attributes:
-        residual: how its frames' further codes are chosen.
+        sampling, residual: how the first code of a frame is chosen, and the further ones.
         after_text: the rows that follow the text, ``[hidden]`` each: the end marker once, then padding.
         start: the first chunk, what the prompt is made of.
         text: rows of text, ``[hidden]`` each: of the words of a recording, then of what is spoken.
@@ -42,6 +42,7 @@ class Speech:
     """
 
     request: OmniRequest
+    sampling: SamplingParams
     residual: Residual
     after_text: tuple[torch.Tensor, torch.Tensor]
     start: SpeechStart | None = None
@@ -129,8 +130,8 @@ class TalkerRunner(FeedbackARModelRunner):
         speech = self._speeches.get(message.request_id)
         if speech is None:
             request = message.request or OmniRequest()
-            _, residual = sampling_of(request, self._config, self._generation)
-            speech = self._speeches[message.request_id] = Speech(request, residual, self.after_text)
+            sampling = sampling_of(request, self._config, self._generation)
+            speech = self._speeches[message.request_id] = Speech(request, *sampling, self.after_text)
         if message.type == "stream_done":
             speech.text_done = True
         elif message.type == "stream_chunk":
@@ -143,8 +144,9 @@ class TalkerRunner(FeedbackARModelRunner):
             return None
         if speech.text_done and not (speech.is_spoken and speech.start is not None):
             speech.admitted = True
-            sampling, _ = sampling_of(speech.request, self._config, self._generation)
-            return ARRequest(message.request_id, speech.request, [], sampling, state=speech, finish_reason="stop")
+            nothing = ARRequest(message.request_id, speech.request, [], speech.sampling, state=speech)
+            nothing.finish_reason = "stop"
+            return nothing
         if not speech.text_done and len(speech.text) < speech.needed:
             return None
         speech.admitted = True
@@ -164,15 +166,14 @@ class TalkerRunner(FeedbackARModelRunner):
     def _admit(self, request_id: str, speech: Speech) -> ARRequest:
         with torch.inference_mode():
             embeds = self._prompt(speech)
-        sampling, _ = sampling_of(speech.request, self._config, self._generation)
         return ARRequest(
             request_id=request_id,
             request=speech.request,
             prompt_ids=[-1] * len(embeds),
-            sampling=sampling,
+            sampling=speech.sampling,
             prompt_embeds=embeds,
             state=speech,
-            random=RandomStream(sampling.seed),
+            random=RandomStream(speech.sampling.seed),
         )
 
     def _prompt(self, speech: Speech) -> torch.Tensor:

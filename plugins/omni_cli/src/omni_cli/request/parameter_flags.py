@@ -37,24 +37,24 @@ def parameter_flags(interface: Interface, taken: set[str]) -> Iterator[SectionOp
     wanted += [(("params",), each, "Further parameters", False) for each in interface.params]
     wanted += [(("metadata",), each, "Further parameters", False) for each in interface.metadata]
     for where, parameter, heading, hidden in wanted:
-        names = [*where[1:], parameter.aliases[0] if parameter.aliases else parameter.name]
-        flag = "--" + "-".join(names).replace("_", "-")
-        if flag not in taken and parameter.type not in ("integers", "mapping"):
-            taken.add(flag)
-            yield _option(flag, (*where, parameter.name), parameter, section=heading, hidden=hidden)
+        names = ["-".join([*where[1:], each]) for each in (*parameter.aliases, parameter.name)]
+        flags = [each for each in ("--" + name.replace("_", "-") for name in names) if each not in taken]
+        if flags and parameter.type not in ("integers", "mapping"):
+            taken.update(flags)
+            yield _option(flags, (*where, parameter.name), parameter, section=heading, hidden=hidden)
 
 
-def _option(flag: str, path: tuple[str, ...], parameter: Parameter, **attributes: Any) -> SectionOption:
+def _option(flags: list[str], path: tuple[str, ...], parameter: Parameter, **attributes: Any) -> SectionOption:
     def store(context: click.Context, option: click.Parameter, value: Any) -> None:
         if value not in (None, False, ()):
-            set_at(context.meta.setdefault(GIVEN, {}), path, _value(parameter, value), flag)
+            set_at(context.meta.setdefault(GIVEN, {}), path, _value(parameter, value), flags[0])
 
     if parameter.type == "boolean":
         attributes |= {"is_flag": True}
     else:
         metavar = {"string": "text", "strings": "text"}.get(parameter.type, parameter.type).upper()
         attributes |= {"metavar": metavar, "multiple": parameter.type == "strings"}
-    return SectionOption([flag], help=_help(parameter), callback=store, expose_value=False, **attributes)
+    return SectionOption(flags, help=_help(parameter), callback=store, expose_value=False, **attributes)
 
 
 def _value(parameter: Parameter, given: Any) -> Any:

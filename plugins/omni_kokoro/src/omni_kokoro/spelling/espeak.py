@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from omni_core.api import ConfigError, InvalidRequestError
 from omni_kokoro.languages import Language
@@ -17,6 +17,13 @@ PROGRAM = "espeak-ng"
 INSTALL = "apt-get install espeak-ng, dnf install espeak-ng, or brew install espeak-ng"
 
 _SECONDS = 30.0
+_BETWEEN = "zqxzqx zqx"
+"""Is said after each line, so that it is known what belongs to one of which nothing is said."""
+
+_WORDS, _BYTES, _LETTERS = 100, 700, 150
+"""Of a line, and letters of a word in it. The program drops words of more than 299 in 800 characters, and cuts after 999 bytes, also
+within a letter."""
+
 _TIE = "^"
 _SWITCH = re.compile(r"\([a-z^-]+\)")
 _SYLLABIC = re.compile("(\\S)\u0329")
@@ -62,28 +69,36 @@ class Espeak:
             RuntimeError: the program failed.
         """
         parts = runs(text)
-        said = iter(self.lines([each.words for each in parts if each.words and not each.phonemes]))
+        lines = [list(_lines(each.words)) if each.words and not each.phonemes else [] for each in parts]
+        said = iter(self.lines([line for each in lines for line in each]))
         found: list[Token] = []
-        for each in parts:
-            if each.words and not each.phonemes:
-                found += _spaced(matched(each.words.split(), next(said).split()), each)
+        for each, written in zip(parts, lines, strict=True):
+            if written:
+                tokens = [token for line in written for token in matched(line.split(), next(said).split())]
+                found += _spaced(tokens, each)
             else:
                 found.append(Token(each.words, each.mark or each.phonemes, each.space))
         return found
 
     def lines(self, texts: Sequence[str]) -> list[str]:
-        """Return the phonemes of texts without marks."""
-        found = self._run(texts)
-        if len(found) != len(texts):  # it has made several lines of one
-            found = [" ".join(self._run([each])) for each in texts]
-        return [self._letters(each) for each in found]
-
-    def _run(self, texts: Sequence[str]) -> list[str]:
+        """Return the phonemes of texts without marks, each of at most a line of the program; empty where it says nothing."""
         if not texts:
             return []
+        said = self._run([line for text in texts for line in (text, _BETWEEN)])
+        if not said:
+            raise RuntimeError(f"{PROGRAM} says nothing: are the data of {self._language.title} installed?")
+        between, found = said[-1], [""]
+        for line in said:
+            if line == between:
+                found.append("")
+            else:  # it may make several lines of one
+                found[-1] = f"{found[-1]} {line}".lstrip()
+        return [self._letters(each) for each in found[: len(texts)]]
+
+    def _run(self, texts: Sequence[str]) -> list[str]:
         command = [str(self._program), "-q", "--ipa", f"--tie={_TIE}", "-v", str(self._language.espeak)]
         given = "".join(f"{each}\n" for each in texts)
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, encoding="utf-8", timeout=_SECONDS)
         if done.returncode:
             raise RuntimeError(f"{PROGRAM} ended with {done.returncode}: {done.stderr.strip()[:200]}")
         return [line.strip() for line in done.stdout.splitlines() if line.strip()]
@@ -95,6 +110,22 @@ class Espeak:
             return _replaced(ipa, _OTHER)
         ipa = _SYLLABIC.sub(r"ᵊ\1", _replaced(ipa, _ENGLISH)).replace("\u0329", "")
         return _replaced(_replaced(ipa, _BRITISH if self._language.espeak == "en-gb" else _AMERICAN), _AFTER)
+
+
+def _lines(words: str) -> Iterator[str]:
+    """Cut a run of words to lines that the program reads whole."""
+    line: list[str] = []
+    size = 0
+    for word in words.split():
+        for part in (word[at : at + _LETTERS] for at in range(0, len(word), _LETTERS)):
+            length = len(part.encode("utf-8")) + 1
+            if line and (len(line) == _WORDS or size + length > _BYTES):
+                yield " ".join(line)
+                line, size = [], 0
+            line.append(part)
+            size += length
+    if line:
+        yield " ".join(line)
 
 
 def _replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:

@@ -31,10 +31,10 @@ class Given:
         return [Token(each, each, True) for each in text.split()]
 
 
-_END = re.compile(r"[.!?…]+[”\")]*\s+|\n+")
+_END = re.compile(r"(?<![.!?…])[.!?…]++[”\")]*\s+|\n+")
 
-LEAST = 40
-"""Characters of a later part; the first sentence is spoken at once."""
+LEAST, LONGEST = 40, 1000
+"""Characters of a later part, the first sentence is spoken at once; and where a part without an end is cut between words."""
 
 
 @define
@@ -48,14 +48,25 @@ class PhonemeCutter:
         """Add text; return the parts that it completes."""
         self._text += text
         parts, begin = [], 0
-        for end in _END.finditer(self._text):
-            if end.end() < len(self._text) and len(self._text[begin : end.end()].strip()) >= self._least:
-                parts.append(self._text[begin : end.end()].strip())
-                begin, self._least = end.end(), LEAST
+        while end := self._end(begin):
+            parts.append(self._text[begin:end].strip())
+            begin, self._least = end, LEAST
         self._text = self._text[begin:]
-        return parts
+        return [part for part in parts if part]
 
     def finish(self) -> list[str]:
         """Return what is left."""
         rest, self._text = self._text.strip(), ""
         return [rest] if rest else []
+
+    def _end(self, begin: int) -> int:
+        """Return the end of the part that begins there; 0: it is not complete."""
+        last = begin + LONGEST
+        for end in _END.finditer(self._text, begin, last + 1):
+            if end.end() >= len(self._text) or end.end() > last:
+                break
+            if len(self._text[begin : end.end()].strip()) >= self._least:
+                return end.end()
+        if len(self._text) <= last:
+            return 0
+        return self._text.rfind(" ", begin, last) + 1 or last

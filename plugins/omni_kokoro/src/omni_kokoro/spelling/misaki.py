@@ -40,8 +40,7 @@ class _English:
         spell = Espeak(language)
 
         def unknown(token: Any) -> tuple[str | None, int | None]:
-            said = spell.lines([token.text])
-            return (said[0], 2) if said else (None, None)
+            return spell.lines([token.text])[0], 2
 
         self._made = module.G2P(trf=False, british=language.letter == "b", fallback=unknown, unk="")
 
