@@ -62,6 +62,17 @@ def asking(tiny: Path) -> Any:
 PHONEMES = {"phonemes": True}
 
 
+def test_a_missing_program_is_told_at_the_start(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    create_reader(str(tiny))
+    assert "espeak-ng is not installed (apt-get install espeak-ng" in caplog.text
+    caplog.clear()
+    create_reader(str(tiny), spelling="misaki")
+    assert not caplog.text
+
+
 def plain(sentences: list[Any]) -> list[Any]:
     return [(each["ids"], each["style"].tolist(), each["speed"], each["seed"], each["words"]) for each in sentences]
 

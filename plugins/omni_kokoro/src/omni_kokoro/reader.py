@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections import deque
 from typing import Any
 
@@ -23,11 +25,13 @@ from omni_core.api import (
 from omni_kokoro.config import KokoroConfig, read_config
 from omni_kokoro.interface import GROUP, MOST
 from omni_kokoro.languages import Language, language_of
-from omni_kokoro.spelling.espeak import Espeak
+from omni_kokoro.spelling.espeak import MISSING, PROGRAM, Espeak
 from omni_kokoro.spelling.given import Given, PhonemeCutter
 from omni_kokoro.spelling.misaki import misaki
 from omni_kokoro.spelling.tokens import Spell, Token, known, phonemes_of, pieces
 from omni_kokoro.voices import Voices
+
+logger = logging.getLogger(__name__)
 
 
 @define(eq=False)
@@ -178,4 +182,6 @@ def create_reader(
         ConfigError: the voices cannot be read.
     """
     config = read_config(model_path)
+    if spelling == "espeak" and shutil.which(PROGRAM) is None:
+        logger.warning("no text can be spoken: %s", MISSING)
     return Reader(config, Voices(model_path, voices, 2 * config.style), spelling, max_characters)

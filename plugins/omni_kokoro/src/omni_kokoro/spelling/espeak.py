@@ -16,6 +16,8 @@ PROGRAM = "espeak-ng"
 
 INSTALL = "apt-get install espeak-ng, dnf install espeak-ng, or brew install espeak-ng"
 
+MISSING = f"{PROGRAM} is not installed ({INSTALL}); phonemes can be given (params.speech.phonemes), or --option spelling=misaki"
+
 _SECONDS = 30.0
 _BETWEEN = "zqxzqx zqx"
 """Is said after each line, so that it is known what belongs to one of which nothing is said."""
@@ -51,10 +53,7 @@ class Espeak:
     def __init__(self, language: Language) -> None:
         self._program = shutil.which(PROGRAM)
         if self._program is None:
-            raise ConfigError(
-                f"{PROGRAM} is not installed, and pronounces {language.title}: {INSTALL}; or give phonemes "
-                "(params.speech.phonemes), or --option spelling=misaki"
-            )
+            raise ConfigError(MISSING)
         if language.espeak is None:
             raise InvalidRequestError(
                 f"{PROGRAM} does not pronounce {language.title} as Kokoro does: install 'omni-kokoro[misaki]' and "
