@@ -22,10 +22,10 @@ from omni_serve_clients import http_client
 from omni_core import AsyncPipe, open_async
 from omni_core.api import ConfigError, OmniRequest, TextChunk
 from omni_core.cli.main import omni
-from omni_kokoro.conformance import PARAMS, TEXTS, SpeechConformance
 from omni_kokoro.pipeline import kokoro
 from omni_kokoro.tiny import VOICES, write_tiny_checkpoint
 from omni_serve import Settings, create_app
+from omni_testing.ours.kokoro import PARAMS, TEXTS, SpeechConformance
 
 
 class TestPipeline(SpeechConformance):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.api import IncomingMessage, OmniRequest, StagePayload, TextChunk
-from omni_kokoro.conformance import ReaderConformance
 from omni_kokoro.reader import Reader, create_reader
+from omni_testing.ours.kokoro import ReaderConformance
 from omni_testing.scheduler import Harness
 
 needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed")
@@ -97,7 +97,7 @@ def test_a_text_is_sentences_with_the_voice_of_their_lengths(asking: Asking) -> 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12))
 def test_no_cut_of_a_text_changes_what_is_said(cut: list[int]) -> None:
-    from omni_kokoro.conformance import TEXTS, checkpoint
+    from omni_testing.ours.kokoro import TEXTS, checkpoint
 
     text, pieces = TEXTS[0], []
     rest = text

@@ -50,13 +50,14 @@ SHARED = {
     "omni_serve": {"omni_cli", "omni_testing"},
     "omni_testing": {
         "omni_torch", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_demo", "omni_kernels", "omni_cli",
-        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers", "omni_kokoro",
+        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launchers",
         "omni_qwen3_tts",
     },
     "omni_sglang": set(),
     "omni_qwen3": {"omni_demo", "omni_qwen25", "omni_testing"},
     "omni_fish_s2": {"omni_testing"},
-    "omni_assistant": set(),
+    "omni_assistant": {"omni_testing"},
+    "omni_kokoro": {"omni_testing"},
     "omni_qwen25": {"omni_testing"},
     "omni_qwen3_tts": {"omni_testing"},
 }  # fmt: skip

@@ -24,5 +24,6 @@ def omni_pipelines() -> list[Component]:
             },
             interface=Interface(inputs=["text", "audio"], outputs=["transcript", "text", "audio"]),
             default_model="omni_assistant.pipeline:no_model",
+            conformance="omni_testing.ours.assistant:AssistantConformance",
         )
     ]

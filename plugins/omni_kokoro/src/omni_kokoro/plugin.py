@@ -19,6 +19,6 @@ def omni_pipelines() -> list[PipelineComponent]:
             fallback="omni_kokoro.checkpoint:refusal",
             config_folder_fn="omni_torch.api:config_folder",
             default_model="omni_kokoro.pipeline:default_model",
-            conformance="omni_kokoro.conformance:SpeechConformance",
+            conformance="omni_testing.ours.kokoro:SpeechConformance",
         )
     ]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from omni_kokoro.config import FRAME, RATE
+from omni_torch.api import seeded_generator
 
 SINES = 9
 """The pitch and eight overtones."""
@@ -24,7 +25,7 @@ class Noise:
     """Random numbers of one sentence, those that the published code draws after ``torch.manual_seed(seed)``."""
 
     def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = seeded_generator(seed)
 
     def __call__(self, samples: int) -> torch.Tensor:
         """Return ``[samples, SINES]`` normal numbers."""

@@ -1,4 +1,4 @@
-"""The contracts' conformance suites on a tiny checkpoint. Imported by tests only, because it needs pytest."""
+"""Conformance suites of Kokoro, on a tiny checkpoint."""
 
 from __future__ import annotations
 
