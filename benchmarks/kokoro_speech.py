@@ -1,17 +1,15 @@
-"""Kokoro at its released size beside the packages ``kokoro`` and ``kokoro-onnx``, in CPU seconds for a second of sound, as JSON.
+"""Kokoro at its released size beside the packages ``kokoro`` and ``kokoro-onnx``, in CPU seconds for a second of sound.
 
-    OMP_NUM_THREADS=1 python benchmarks/kokoro_speech.py [--onnx FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/kokoro_speech.py [--quick] [--json FILE] [--onnx FOLDER]
 
 Random weights, the same for both, sentences of 30 to 50 phonemes, from phonemes on. It needs what
-``tests/omni_kokoro/golden/make_golden.py`` does.
+``tests/omni_kokoro/golden/make_golden.py`` does; without that, and without ``--onnx``, a comparison is left out, and named.
 ``--onnx``: a folder with a released ``.onnx``, ``config.json`` and voices, which kokoro-onnx and our stage speak with.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
+import importlib.util
 import sys
 import tempfile
 import time
@@ -19,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import torch
+from report import Row, compare, json_option, publish, quick_option
 
 from omni_kokoro.config import RATE, read_config
 from omni_kokoro.network.model import load_network
@@ -29,12 +29,14 @@ from omni_kokoro.sentence import Sentence
 from omni_kokoro.tiny import write_tiny_checkpoint
 from omni_kokoro.voices import Voices
 
-ROUNDS, SPEED = 2, 0.8
+SPEED = 0.8
 """Of the voice: with these weights a phoneme has about 25 to 50 ms."""
+
+_UNIT = "CPU seconds for a second of sound"
 
 LENGTHS = (30, 50, 40, 35, 45, 32, 42, 38)
 FIRST = 30
-"""Phonemes of a short first piece, of a text of 150, which the package speaks at once."""
+"""Phonemes of a short first piece, of a text of 160, which the package speaks at once."""
 
 
 def taken(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -44,7 +46,7 @@ def taken(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - begin, result
 
 
-def beside_package(folder: Path) -> dict[str, Any]:
+def beside_package(folder: Path, rounds: int, count: int, speed: float = SPEED) -> list[Row]:
     """Compare with the package ``kokoro``, in turn."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_kokoro/golden"))
     from make_golden import published
@@ -57,17 +59,17 @@ def beside_package(folder: Path) -> dict[str, Any]:
     style = voices.style(voices.named(None), 80)
 
     def sentence(length: int) -> Sentence:
-        return Sentence(draw.integers(1, 100, length).tolist(), style, SPEED)
+        return Sentence(draw.integers(1, 100, length).tolist(), style, speed)
 
     def package(each: Sentence) -> Any:
         ids = torch.tensor([[0, *each.ids, 0]])
-        return theirs.forward_with_tokens(ids, torch.from_numpy(style)[None], SPEED)[0]
+        return theirs.forward_with_tokens(ids, torch.from_numpy(style)[None], speed)[0]
 
-    eight, text = [sentence(length) for length in LENGTHS], sentence(150)
-    first = Sentence(text.ids[:FIRST], style, SPEED)
+    eight, text = [sentence(length) for length in LENGTHS[:count]], sentence(20 * count)
+    first = Sentence(text.ids[:FIRST], style, speed)
     package(first), ours.speak([first])
     rows: list[dict[str, float]] = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         one = taken(lambda: package(eight[1]))
         own = taken(lambda: ours.speak([eight[1]]))
         several = taken(lambda: [package(each) for each in eight])
@@ -86,10 +88,27 @@ def beside_package(folder: Path) -> dict[str, Any]:
                 "ours first sound": soon[0],
             }
         )
-    return {name: round(statistics.median(row[name] for row in rows), 3) for name in rows[0]}
+    return [
+        _row("Kokoro, one sentence", "ours one", "one", rows, "kokoro"),
+        _row(f"Kokoro, {count} sentences one by one", "ours eight", "eight", rows, "kokoro"),
+        _row(f"Kokoro, {count} sentences in one pass", "ours eight together", "eight", rows, "kokoro"),
+        _row(
+            f"Kokoro, first sound of {20 * count} phonemes",
+            "ours first sound",
+            "first sound",
+            rows,
+            "kokoro",
+            "CPU seconds",
+        ),
+    ]
 
 
-def beside_onnx(folder: Path) -> dict[str, Any]:
+def _row(name: str, ours: str, theirs: str, rows: list[dict[str, float]], other: str, unit: str = _UNIT) -> Row:
+    own, its = [each[ours] for each in rows], [each[theirs] for each in rows]
+    return compare(name, unit, own, its, other, higher_is_better=False)
+
+
+def beside_onnx(folder: Path, rounds: int) -> list[Row]:
     """Compare with the package ``kokoro-onnx`` on one file, in turn."""
     import onnxruntime
     from kokoro_onnx import Kokoro
@@ -103,25 +122,34 @@ def beside_onnx(folder: Path) -> dict[str, Any]:
     name, phonemes = next(iter(voices.tables)), "ðə kwˈɪk bɹˈWn fˈɑks ʤˈʌmps ˌOvəɹ ðə lˈAzi dˈɑɡ, ænd ðə sˈi wʌz kˈɑm."
     sentence = Sentence([vocabulary[each] for each in phonemes], voices.tables[name][len(phonemes) - 1])
     rows: list[dict[str, float]] = []
-    for _ in range(ROUNDS + 1):
+    for _ in range(rounds + 1):
         one = taken(lambda: theirs.create(phonemes, name, is_phonemes=True, trim=False))
         own = taken(lambda: ours.speak([sentence]))
         rows.append({"one": one[0] / (len(one[1][0]) / RATE), "ours one": own[0] / (len(own[1][0].samples) / RATE)})
-    return {each: round(statistics.median(row[each] for row in rows[1:]), 3) for each in rows[0]}
+    return [_row("Kokoro, its int8 file", "ours one", "one", rows[1:], "kokoro-onnx")]
 
 
-def main() -> None:
-    """Print both comparisons."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--onnx", type=Path)
-    given = parser.parse_args()
+@click.command()
+@quick_option
+@json_option
+@click.option(
+    "--onnx", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A folder with a released file."
+)
+def main(quick: bool, json_path: Path | None, onnx: Path | None) -> None:
+    """Compare Kokoro with its packages."""
     torch.set_num_threads(1)
-    found = {}
-    if given.onnx:
-        found["kokoro-onnx"] = beside_onnx(given.onnx)
-    with tempfile.TemporaryDirectory() as folder:
-        found["kokoro"] = beside_package(write_tiny_checkpoint(folder, changes={}))
-    print(json.dumps(found, indent=2))
+    rounds, rows = (1 if quick else 3), list[Row]()
+    if onnx is None:
+        click.echo("kokoro-onnx is left out: give a folder with a released file (--onnx)")
+    else:
+        rows += beside_onnx(onnx, rounds)
+    if importlib.util.find_spec("kokoro") is None:
+        click.echo("kokoro is left out: it is not installed")
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += beside_package(write_tiny_checkpoint(folder, changes={}), rounds, *((2, 4.0) if quick else (8,)))
+    if rows:
+        publish(rows, json_path)
 
 
 if __name__ == "__main__":
