@@ -53,7 +53,8 @@ class Routing:
         Raises:
             ConfigError: the chunk has nowhere to go, or ``stream_to`` does not name its target.
         """
-        return [each for each in self._allowed(target) if self._needs(active, each)]
+        allowed = self._allowed(target)
+        return [each for each in allowed if self._needs(active, each)] if self._spec.answers else allowed
 
     def _allowed(self, target: str | None) -> list[str]:
         allowed = self._spec.stream_to
@@ -96,10 +97,11 @@ class Routing:
             chosen = self._route_fn(payload.request_id, payload)
             targets = _subset(f"stages[{name}].route_fn", chosen, self._spec.next)
         left_out = [end for end, leading in self._spec.leads_to.items() if not {*leading} & {*targets}]
-        targets = [each for each in targets if self._needs(active, each)]
-        streams = [each for each in streams if self._needs(active, each)]
-        is_chosen = [*targets, *streams] != [*self._spec.next, *self._spec.stream_to]
-        is_chosen = is_chosen or self._route_fn is not None or self._stream_done_to_fn is not None
+        is_chosen = self._route_fn is not None or self._stream_done_to_fn is not None
+        if self._spec.answers:
+            targets = [each for each in targets if self._needs(active, each)]
+            streams = [each for each in streams if self._needs(active, each)]
+            is_chosen = is_chosen or [*targets, *streams] != [*self._spec.next, *self._spec.stream_to]
         handed_to = [list(targets), list(streams)] if is_chosen else None
         return Route(self._projected(active, payload, targets), list(streams), handed_to, left_out)
 
