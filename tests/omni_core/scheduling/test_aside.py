@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling import AsideScheduler, IncomingMessage, OutgoingMessage
+from omni_core.scheduling import Aside, AsideScheduler, IncomingMessage, LoopScheduler, OutgoingMessage
 from omni_testing.scheduler import SchedulerConformance
 
 PATIENCE = 20.0
@@ -136,3 +136,26 @@ class TestConformance(SchedulerConformance):
 
     def bad(self) -> Any:
         return "long bad"
+
+
+def test_a_loop_computes_aside_and_is_woken() -> None:
+    class Loop(LoopScheduler):
+        def turn(self) -> bool:
+            return self.inbox.get() is not None
+
+    scheduler, bench, entered = Loop(), Bench(), list[int]()
+    scheduler.enter_thread = lambda: entered.append(threading.get_ident())  # type: ignore[attr-defined]
+    aside = Aside(scheduler, threads=2)
+    payload = StagePayload("r", OmniRequest(), "long")
+    made, bad = aside.submit("r", lambda: bench(payload)), aside.submit("bad", lambda: 1 // 0)
+    bench.wait(1)
+    assert isinstance(bad.exception(PATIENCE), ZeroDivisionError)
+    assert list(aside.running) == ["r"]
+    assert aside.cpu_seconds >= 0
+    bench.held.set()
+    assert made.result(PATIENCE) == "long!"
+    assert [
+        message.request_id for message in (scheduler.inbox.get(PATIENCE), scheduler.inbox.get(PATIENCE)) if message
+    ] == ["", ""]
+    aside.close()
+    assert (aside.running, aside.cpu_seconds, len(entered) > 0) == ({}, 0, True)

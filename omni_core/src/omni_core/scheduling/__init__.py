@@ -4,13 +4,14 @@ and :class:`StreamingScheduler` consumes streams chunk by chunk. They share thei
 distributions in :class:`LoopScheduler`.
 """
 
-from omni_core.scheduling.aside import AsideScheduler
+from omni_core.scheduling.aside import Aside, AsideScheduler
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 from omni_core.scheduling.loop import LoopScheduler
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_core.scheduling.streaming import StreamingScheduler
 
 __all__ = [
+    "Aside",
     "AsideScheduler",
     "IncomingMessage",
     "LoopScheduler",

@@ -1,14 +1,67 @@
-"""The scheduler of a function that takes long for some requests and leaves the interpreter to others meanwhile, as decoders of media do."""
+"""Computes that take long for some requests and leave the interpreter to others meanwhile, as decoders of media do."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
 from omni_core.scheduling.simple import Compute, SimpleScheduler
+
+T = TypeVar("T")
+
+
+class Aside:
+    """Threads for what takes long in a scheduler whose loop goes on, such as the recordings of its requests.
+
+    Args:
+        scheduler: its ``enter_thread``, if it has one, is called first in each thread.
+        threads: how many computes run at once, which bounds their memory.
+    """
+
+    def __init__(self, scheduler: LoopScheduler, threads: int = 4) -> None:
+        self._scheduler = scheduler
+        self._running: dict[str, float] = {}
+        self._threads: list[int] = []
+        self._pool = ThreadPoolExecutor(threads, "aside", self._enter)
+
+    def submit(self, request_id: str, compute: Callable[[], T]) -> Future[T]:
+        """Compute aside. The end wakes the loop, without a message of a request."""
+        made = self._pool.submit(self.timed, request_id, compute)
+        made.add_done_callback(lambda _: self._scheduler.inbox.put(IncomingMessage("", "stream_done")))
+        return made
+
+    def timed(self, request_id: str, compute: Callable[[], T]) -> T:
+        """Compute here, as one of :attr:`running`."""
+        self._running[request_id] = time.monotonic()
+        try:
+            return compute()
+        finally:
+            self._running.pop(request_id, None)
+
+    @property
+    def running(self) -> dict[str, float]:
+        """The requests that compute, for ``running_computes``. From any thread."""
+        return dict(self._running)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time of the threads, while they live."""
+        return sum(time.clock_gettime(time.pthread_getcpuclockid(each)) for each in self._threads)
+
+    def close(self) -> None:
+        """End the threads, after what they compute."""
+        self._threads = []  # their clocks end with them
+        self._pool.shutdown(cancel_futures=True)
+
+    def _enter(self) -> None:
+        self._threads.append(threading.get_ident())
+        getattr(self._scheduler, "enter_thread", lambda: None)()
 
 
 class AsideScheduler(SimpleScheduler):
