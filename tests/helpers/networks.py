@@ -14,10 +14,11 @@ from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as models
 from omni_core.model_runner import ForwardBatch
 from omni_qwen3.audio_network import AudioEncoder
 from omni_qwen3.checkpoint import Checkpoint, load_module
-from omni_qwen3.code2wav_network import Code2Wav, Window
+from omni_qwen3.code2wav_network import Code2Wav
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker
 from omni_qwen3.vision_network import VisionEncoder
+from omni_torch.api import FrameWindow
 
 PREFIXES = {"vision": "thinker.visual.", "audio": "thinker.audio_tower.", "vocoder": "code2wav."}
 
@@ -54,7 +55,7 @@ def _loaded(network: nn.Module, folder: Path, part: str, dtype: torch.dtype) -> 
 def one_shot(network: Code2Wav, codes: torch.Tensor) -> torch.Tensor:
     """Decode ``[B, codebooks, T]`` at once, as transformers' network does: ``[B, 1, samples]``."""
     frames = [each.T for each in codes]
-    hidden = network.transform(frames, [Window() for _ in frames])
+    hidden = network.transform(frames, [FrameWindow() for _ in frames])
     return network.synthesize(torch.stack(hidden).transpose(1, 2)).unsqueeze(1)
 
 

@@ -12,9 +12,9 @@ from attrs import define, field
 
 from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
-from omni_qwen3.code2wav_network import Code2Wav, Window
+from omni_qwen3.code2wav_network import Code2Wav
 from omni_qwen3.config import read_config
-from omni_torch.api import VocoderScheduler
+from omni_torch.api import FrameWindow, VocoderScheduler
 
 
 @define(eq=False)
@@ -26,7 +26,7 @@ class Utterance:
         memory: ``[memory_size]``, the last inputs of the convolutions; ``None`` before the first chunk.
     """
 
-    window: Window = field(factory=Window)
+    window: FrameWindow = field(factory=FrameWindow)
     memory: torch.Tensor | None = None
 
 

@@ -102,7 +102,9 @@ if TYPE_CHECKING:
     from omni_torch.sampling.sample import sample, sampling_from
     from omni_torch.sampling.seeds import seeded_generator
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
+    from omni_torch.vocoder.frame_transformer import FrameTransformer, FrameWindow, LayerScale
     from omni_torch.vocoder.scheduler import Vocoder, VocoderScheduler
+    from omni_torch.vocoder.sound_decoder import CausalConv, SoundDecoder
 
 __all__ = [
     # Model runners, and what they share
@@ -132,6 +134,8 @@ __all__ = [
     "route_experts", "GROUP", "FewRowsLinear", "Groups", "Matrix", "few_rows_linear", "matrix_of", "stored_linear",
     "ConvNeXt", "Convolution", "Layer", "Residual", "Snake", "SoundStack", "Upsampling", "decode_sound", "memory_of",
     "paged_decode", "RMSNorm",
+    # Modules of decoders of sound
+    "CausalConv", "FrameTransformer", "FrameWindow", "LayerScale", "SoundDecoder",
     # Placement: options, budgets of memory, and the work of a request
     "DTYPES", "check_options", "LIBRARIES", "CacheShape", "Network", "device_of", "place", "Ask", "DecoderWork",
     "PassWork", "PipelineWorks", "StageWork", "Work", "sound_decoder",
@@ -194,7 +198,9 @@ _HOMES = {
     "omni_torch.sampling.sample": "sample sampling_from",
     "omni_torch.sampling.seeds": "seeded_generator",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
+    "omni_torch.vocoder.frame_transformer": "FrameTransformer FrameWindow LayerScale",
     "omni_torch.vocoder.scheduler": "Vocoder VocoderScheduler",
+    "omni_torch.vocoder.sound_decoder": "CausalConv SoundDecoder",
 }
 """By module, the names that come from it."""
 

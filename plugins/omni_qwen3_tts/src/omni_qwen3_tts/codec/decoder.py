@@ -5,7 +5,7 @@ The names of the parameters are those of the released checkpoint, with query, ke
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,20 +14,13 @@ from attrs import define, field
 from torch import nn
 
 from omni_qwen3_tts.codec.config import CodecConfig
-from omni_qwen3_tts.codec.transformer import FrameTransformer, Window
-from omni_torch.api import ConvNeXt, Convolution, Residual, Snake, SoundStack, decode_sound
-from omni_torch.api import Upsampling as UpsamplingLayer
-
-KERNEL = 7
-"""Taps of the convolutions that are neither transposed nor of one tap."""
+from omni_qwen3_tts.layers import MLP
+from omni_torch.api import CausalConv, FrameTransformer, FrameWindow, SoundDecoder, decode_sound
 
 BEFORE = 3
 """Taps of the convolution before the transformer."""
 
-DILATIONS = (1, 3, 9)
-"""Of the three residual units behind each transposed convolution of the decoder."""
-
-NORM_EPS, USAGE_EPS = 1e-6, 1e-5
+USAGE_EPS = 1e-5
 
 
 @define(eq=False)
@@ -40,7 +33,7 @@ class Utterance:
         memory: ``[memory_size]``, the last inputs of the convolutions; ``None`` before the first chunk.
     """
 
-    window: Window = field(factory=Window)
+    window: FrameWindow = field(factory=FrameWindow)
     before: torch.Tensor | None = None
     memory: torch.Tensor | None = None
 
@@ -104,114 +97,28 @@ class SplitQuantizer(nn.Module):
         return first + self.rvq_rest(codes[:, 1:])
 
 
-class CausalConv(nn.Module):
-    """The weights of a convolution with zeros before the first column: ``[B, in, T]`` to ``[B, out, T]``."""
+class ProjectedTransformer(FrameTransformer):
+    """The transformer, between two projections: ``[frames, latent]`` to the same."""
 
-    def __init__(self, inner: int, outer: int, kernel: int, *, dilation: int = 1, groups: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(inner, outer, kernel, dilation=dilation, groups=groups)
-        self.dilation = dilation
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__(config, partial(MLP, config.hidden_size, config.intermediate_size))
+        self.input_proj = nn.Linear(config.latent, config.hidden_size)
+        self.output_proj = nn.Linear(config.hidden_size, config.latent)
 
-    def layer(self, before: SnakeBeta | None = None) -> Convolution:
-        """Return the layer, behind an activation."""
-        assert self.conv.bias is not None
-        snake = None if before is None else before.layer()
-        return Convolution(self.conv.weight, self.conv.bias, self.dilation, snake)
-
-
-class Upsampling(nn.Module):
-    """The weights of a transposed convolution, of which the columns that need the next frame come with it."""
-
-    def __init__(self, inner: int, outer: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        self.conv = nn.ConvTranspose1d(inner, outer, kernel, stride=stride)
-        self.rate = stride
-
-    def layer(self, before: SnakeBeta | None = None) -> UpsamplingLayer:
-        """Return the layer, behind an activation."""
-        assert self.conv.bias is not None
-        return UpsamplingLayer(
-            self.conv.weight, self.conv.bias, self.rate, None if before is None else before.layer(), False
-        )
+    def forward(self, x: torch.Tensor, counts: list[int], windows: list[FrameWindow]) -> torch.Tensor:
+        """Transform the next frames of several utterances, so many of each."""
+        made: torch.Tensor = self.output_proj(super().forward(self.input_proj(x), counts, windows))
+        return made
 
 
-class ConvNeXtBlock(nn.Module):
-    """The weights of a depthwise convolution and two pointwise layers around a residual (Liu et al., 2022), ``[B, channels, T]``."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.dwconv = CausalConv(channels, channels, KERNEL, groups=channels)
-        self.norm = nn.LayerNorm(channels, eps=NORM_EPS)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
-        self.gamma = nn.Parameter(torch.empty(channels))
-
-    def layer(self) -> ConvNeXt:
-        """Return the layer."""
-        mixing, wide, narrow = self.dwconv.layer(), self.pwconv1, self.pwconv2
-        norm = self.norm.weight, self.norm.bias
-        return ConvNeXt(
-            mixing.weight, mixing.bias, *norm, wide.weight, wide.bias, narrow.weight, narrow.bias, self.gamma, NORM_EPS
-        )
-
-
-class SnakeBeta(nn.Module):
-    """The parameters of a periodic activation."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.empty(channels))
-        self.beta = nn.Parameter(torch.empty(channels))
-
-    def layer(self) -> Snake:
-        """Return the activation."""
-        return Snake(self.alpha, self.beta)
-
-
-class ResidualUnit(nn.Module):
-    """The weights of two activations, each with a convolution behind it, around a residual."""
-
-    def __init__(self, channels: int, dilation: int) -> None:
-        super().__init__()
-        self.act1, self.act2 = SnakeBeta(channels), SnakeBeta(channels)
-        self.conv1 = CausalConv(channels, channels, KERNEL, dilation=dilation)
-        self.conv2 = CausalConv(channels, channels, 1)
-
-    def layer(self) -> Residual:
-        """Return the layer."""
-        return Residual(self.conv1.layer(self.act1), self.conv2.layer(self.act2))
-
-
-class DecoderBlock(nn.Module):
-    """The weights of layers that upsample by ``rate`` and halve the width."""
-
-    def __init__(self, inner: int, outer: int, rate: int) -> None:
-        super().__init__()
-        units = [ResidualUnit(outer, dilation) for dilation in DILATIONS]
-        self.block = nn.ModuleList([SnakeBeta(inner), Upsampling(inner, outer, 2 * rate, rate), *units])
-
-    def layers(self) -> list[UpsamplingLayer | Residual]:
-        """Return the layers."""
-        parts: Any = self.block
-        activation, raising, *units = parts
-        return [raising.layer(activation), *(unit.layer() for unit in units)]
-
-
-class CodecDecoder(nn.Module):
+class CodecDecoder(SoundDecoder):
     """Codes to samples, in two steps of which each has its memory."""
 
     def __init__(self, config: CodecConfig) -> None:
-        super().__init__()
-        latent, widths = config.latent, [config.decoder_size >> level for level in range(len(config.rates) + 1)]
+        super().__init__(config.latent, config.decoder_size, config.upsampling, config.rates, trims=False)
         self.quantizer = SplitQuantizer(config)
-        self.pre_conv = CausalConv(config.codebook_dim, latent, BEFORE)
-        self.pre_transformer = FrameTransformer(config)
-        self.upsample = nn.ModuleList(
-            [nn.Sequential(Upsampling(latent, latent, rate, rate), ConvNeXtBlock(latent)) for rate in config.upsampling]
-        )
-        blocks = [DecoderBlock(*each) for each in zip(widths, widths[1:], config.rates, strict=False)]
-        ends = [SnakeBeta(widths[-1]), CausalConv(widths[-1], 1, KERNEL)]
-        self.decoder = nn.ModuleList([CausalConv(latent, widths[0], KERNEL), *blocks, *ends])
+        self.pre_conv = CausalConv(config.codebook_dim, config.latent, BEFORE)
+        self.pre_transformer = ProjectedTransformer(config)
 
     def transform(self, frames: list[torch.Tensor], utterances: list[Utterance]) -> list[torch.Tensor]:
         """Transform the next frames of several utterances: ``[frames, codebooks]`` int64 to ``[frames, latent]`` each."""
@@ -226,17 +133,6 @@ class CodecDecoder(nn.Module):
         mixed = F.linear(torch.cat(seen), weight, self.pre_conv.conv.bias)
         windows = [utterance.window for utterance in utterances]
         return list(self.pre_transformer(mixed, counts, windows).split(counts))
-
-    @cached_property
-    def sound(self) -> SoundStack:
-        """The convolutions, of the weights that the modules have when it is first read."""
-        stages: Any = self.upsample
-        parts: Any = self.decoder
-        raised = [part.layer() for stage in stages for part in stage]
-        first, *blocks, activation, last = parts
-        return SoundStack(
-            [*raised, first.layer(), *(each for block in blocks for each in block.layers()), last.layer(activation)]
-        )
 
     def synthesize(self, hidden: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
         """Upsample ``[B, latent, T]`` to samples from -1 to 1, ``[B, samples]``.

@@ -15,10 +15,9 @@ from torch import nn
 from omni_core.api import ConfigError
 from omni_qwen3_tts.checkpoint import sources
 from omni_qwen3_tts.codec.config import CodecConfig, EncoderConfig
-from omni_qwen3_tts.codec.transformer import Scale
 from omni_qwen3_tts.config import CODEC
 from omni_qwen3_tts.layers import Rotary
-from omni_torch.api import load_module, open_checkpoint, rotary
+from omni_torch.api import LayerScale, load_module, open_checkpoint, rotary
 
 USAGE_EPS = 1e-5
 
@@ -130,7 +129,7 @@ class Layer(nn.Module):
         self.self_attn, self.mlp = Attention(config), FeedForward(width, config.intermediate_size)
         self.input_layernorm = nn.LayerNorm(width, eps=config.norm_eps)
         self.post_attention_layernorm = nn.LayerNorm(width, eps=config.norm_eps)
-        self.self_attn_layer_scale, self.mlp_layer_scale = Scale(width), Scale(width)
+        self.self_attn_layer_scale, self.mlp_layer_scale = LayerScale(width), LayerScale(width)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), cos, sin))

@@ -167,6 +167,8 @@ def _sounding(raw: dict[str, Any], numbers: Any) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for prefix, network, sizes in (("decoder.", decoder, config), ("encoder.", encoder, config.encoder)):
         rows = [count * sizes.head_dim for count in (sizes.heads, sizes.kv_heads, sizes.kv_heads)]
-        for name, each in network.state_dict().items():
+        # The values are drawn in this order: what upsamples comes last.
+        drawn = sorted(network.state_dict().items(), key=lambda each: each[0].startswith(("upsample.", "decoder.")))
+        for name, each in drawn:
             tensors |= _split(prefix + name, _drawn(numbers, name, each.shape), rows)
     return tensors
