@@ -79,7 +79,9 @@ async def test_the_server_lists_voices_and_names_the_nearest(pipe: AsyncPipe) ->
                 "/v1/audio/speech", json={"model": "kokoro", "voice": voice, "input": "a", "phonemes": True}
             )
             assert answer.status_code == 400
-            assert message in answer.json()["error"]["message"]
+            error = answer.json()["error"]
+            assert message in error["message"]
+            assert (error["param"], error["message"][:7]) == ("voice", "voice: ")
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -213,6 +213,9 @@ async def test_the_sdk_speaks_whole_as_events_and_by_socket(named: AsyncPipe) ->
         assert answer.content == data
         styled = await client.audio.speech.create(**body, instructions="Very slowly.", extra_body=given)
         assert styled.content != data
+        with pytest.raises(openai.APIStatusError, match=r"instructions: .*over the limit of 2000") as refused:
+            await client.audio.speech.create(**body, instructions="x" * 2001)
+        assert refused.value.param == "instructions"
         events = await http.post("/v1/audio/speech", json={**body, **given, "stream_format": "sse"})
         read = [json.loads(line[6:]) for line in events.text.split("\n") if line.startswith("data: ")]
         assert b"".join(base64.b64decode(each["audio"]) for each in read[:-1]) == data

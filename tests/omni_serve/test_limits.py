@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx2
 import pytest
 from attrs import evolve
-from omni_serve_clients import http_client, request_to
+from omni_serve_clients import http_client, request_to, socket_to
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app
@@ -184,3 +185,17 @@ async def test_one_key_cannot_have_all_places(keys: int) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime", "/v1/live/sessions", "/v1/audio/speech/stream"])
+async def test_the_end_of_the_server_is_told_to_idle_sessions(pipe: AsyncPipe, path: str) -> None:
+    app = create_app(pipe, Settings(model="tones"))
+    admission = app.state.server.admission
+    async with socket_to(app, path) as socket:
+        while not admission.sessions:
+            await asyncio.sleep(0)
+        await admission.end_sessions(10)
+        while (message := await socket.receive())["type"] != "websocket.close":
+            told = json.loads(message["text"])
+        assert (told["type"], told["error"]["code"], message["code"]) == ("error", "draining", 1012)
+    assert not admission.sessions

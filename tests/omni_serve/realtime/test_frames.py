@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from realtime_events import MANUAL, RATE, append, events, kinds, silence, voice
 
-from omni_serve.encoders import Samples, pcm16
 from omni_serve.errors import ApiError
-from omni_serve.realtime.actions import Abort, Action, Send, Show, Start
+from omni_serve.realtime.actions import Abort, Action, Start
 from omni_serve.realtime.config import Offer
 from omni_serve.realtime.frames import FrameBuffer
 from omni_serve.realtime.session import Session
 from omni_serve.room import Room
 from omni_serve.settings import RealtimeLimits
 
-RATE = 24_000
 SEEING = Offer(inputs=("text", "audio", "image", "video"), sound_in_video=True)
-MANUAL = {"type": "session.update", "session": {"type": "realtime", "audio": {"input": {"turn_detection": None}}}}
 COMMIT = {"type": "input_audio_buffer.commit"}
-
-
-def voice(seconds: float) -> Samples:
-    """A tone with the pauses of words."""
-    time = np.arange(int(seconds * RATE)) / RATE
-    return (0.3 * np.sin(2 * np.pi * 220 * time) * (time % 0.2 < 0.15)).astype(np.float32)
-
-
-def silence(seconds: float) -> Samples:
-    return np.zeros(int(seconds * RATE), np.float32)
-
-
-def append(samples: Samples) -> dict[str, Any]:
-    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(pcm16(samples)).decode()}
 
 
 def frame(at: int | None = None, data: bytes | None = None) -> dict[str, Any]:
@@ -51,15 +34,6 @@ def make(offer: Offer = SEEING, by_hand: bool = False, memory: Room | None = Non
     if by_hand:
         session.receive(MANUAL, 0.0)
     return session
-
-
-def events(actions: list[Action]) -> list[dict[str, Any]]:
-    found = [each for each in actions if isinstance(each, Send | Show)]
-    return [each.event if isinstance(each, Send) else each.event("event_0") for each in found]
-
-
-def kinds(actions: list[Action]) -> list[str]:
-    return [event["type"] for event in events(actions)]
 
 
 def do(session: Session, *given: dict[str, Any], now: float = 0.0) -> list[Action]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from attrs import define
 
@@ -45,6 +45,8 @@ class Admission:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(settings.concurrent)
         self._accounts: dict[str, _Account] = {}
         self.draining = False
+        self.sessions: set[asyncio.Task[Any]] = set()
+        """Those of WebSockets, which may be idle."""
         self._idle: asyncio.Future[None] | None = None
 
     @property
@@ -148,6 +150,14 @@ class Admission:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=seconds)
         return not (self._queue.running or self._queue.waiting)
+
+    async def end_sessions(self, seconds: float) -> None:
+        """End the sessions of WebSockets, each of which tells its client why, within so many seconds."""
+        self.draining = True
+        for each in self.sessions:
+            each.cancel()
+        if self.sessions:
+            await asyncio.wait(self.sessions, timeout=seconds)
 
     def _account(self, key: Key) -> _Account:
         account = self._accounts.get(key.name)

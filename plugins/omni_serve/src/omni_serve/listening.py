@@ -26,6 +26,7 @@ from omni_serve.connections import Addresses, BoundedProtocol, Config
 from omni_serve.incoming import HELD_BYTES, MESSAGE_BYTES, BoundedWebSocket
 from omni_serve.limits import Admission
 from omni_serve.room import Room
+from omni_serve.sockets import END_SECONDS
 
 logger = logging.getLogger(__name__)
 logging.getLogger("uvicorn.error").addFilter(Sparing())  # it has a line for each request that is no HTTP
@@ -102,7 +103,9 @@ class Ending:
 
     async def _drain(self) -> None:
         begun = asyncio.get_running_loop().time()
-        if not await self._admission.drain(self._seconds):
+        has_ended = await self._admission.drain(self._seconds)
+        await self._admission.end_sessions(END_SECONDS)
+        if not has_ended:
             self._cut()  # what still runs gets an error; uvicorn would cancel it without one, with a traceback
             return
         left = self._seconds - (asyncio.get_running_loop().time() - begun)

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from omni_serve.errors import ApiError, api_error
+from omni_serve.server import server_of
 from omni_serve.streams import SEND_SECONDS
 
 END_SECONDS = 5.0
@@ -31,17 +32,27 @@ async def sent(sending: Awaitable[None]) -> None:
 
 @asynccontextmanager
 async def ended(socket: WebSocket, event_of: Callable[[ApiError], dict[str, Any]]) -> AsyncIterator[None]:
-    """Tell the client why its session ends, if it ends by an error and the client still listens.
+    """Tell the client why its session ends, if it ends by an error or with the server, and the client still listens.
 
     Args:
         event_of: makes the ``error`` event.
     """
+    admission, task = server_of(socket).admission, asyncio.current_task()
+    assert task is not None
+    admission.sessions.add(task)
     try:
         yield
     except WebSocketDisconnect:
         pass
+    except asyncio.CancelledError:
+        if not admission.draining:
+            raise
+        task.uncancel()
+        await _tell(socket, admission.shutting_down(), event_of)
     except Exception as error:
         await _tell(socket, error, event_of)
+    finally:
+        admission.sessions.discard(task)
 
 
 async def _tell(socket: WebSocket, error: BaseException, event_of: Callable[[ApiError], dict[str, Any]]) -> None:
@@ -53,6 +64,6 @@ async def _tell(socket: WebSocket, error: BaseException, event_of: Callable[[Api
     try:
         async with asyncio.timeout(END_SECONDS):
             await socket.send_json(event_of(made))
-            await socket.close(1008 if made.status < 500 else 1011)
+            await socket.close(1008 if made.status < 500 else 1012 if made.code == "draining" else 1011)
     except (WebSocketDisconnect, RuntimeError, TimeoutError):
         pass  # it is gone

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from omni_core.api import SPEECH, TEXT, OmniRequest
+from omni_core.api import SPEECH, TEXT, VOICE, OmniRequest
 from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.encoders import Encoder, encoder, media_type
@@ -106,6 +106,8 @@ class Speaker:
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
+        self._places = {"messages[0].content": "input", VOICE: "voice"}
+        self._places |= {f"stage_sampling.{group.name}.instructions": "instructions" for group in interface.groups}
         self._body = connection.scope.get("omni.body")
         self._encoder: Encoder | None = None
 
@@ -151,7 +153,7 @@ class Speaker:
 
     async def encoded(self, call: Call, *, last: bool = True) -> AsyncGenerator[bytes]:
         """Yield the file's bytes for a text; ``last``: it ends with it."""
-        with placed({"messages[0].content": "input"}):
+        with placed(self._places):
             async with aclosing(call.pieces()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Sound):
