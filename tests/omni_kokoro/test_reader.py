@@ -36,7 +36,9 @@ class Asking:
         messages = [] if stream else [{"role": "user", "content": texts}]
         metadata = {"speaker": speaker} if speaker else {}
         inputs = None if composed else {"messages": messages}
-        request = OmniRequest(inputs, {"speech": params or {}}, metadata=metadata)
+        request = OmniRequest(
+            inputs, {"speech": params or {}}, metadata=metadata, composed={"modalities": None} if composed else None
+        )
         self._put(request_id, "new_request", StagePayload(request_id, request, None), request)
         for each in texts if stream else []:
             self._put(request_id, "stream_chunk", TextChunk(each), request)

@@ -128,7 +128,7 @@ def test_a_text_of_another_pipeline_may_be_empty(tiny: Tiny) -> None:
         assert driver.answers[name].result == {"frames": 0, "finish_reason": "stop"}
         assert not driver.answers[name].messages
     scheduler = create_preprocessing(str(tiny("a")))
-    request = OmniRequest(None)
+    request = OmniRequest(composed={"modalities": None})
     scheduler.inbox.put(IncomingMessage("r", "new_request", StagePayload("r", request, None), None, None, request))
     scheduler.inbox.put(IncomingMessage("r", "stream_done", None, None, None, request))
     while len(scheduler.inbox):

@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     )
     from omni_core.plugins import PluginRegistry, load_plugins
     from omni_core.processes.process import SupervisedProcess
-    from omni_core.protocol.messages import OmniRequest, StagePayload, text_of
+    from omni_core.protocol.messages import OmniRequest, StagePayload, text_of, text_to_speak
     from omni_core.protocol.outputs import (
         AudioChunk,
         AudioResult,
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from omni_core.protocol.tensors import Buffer, address_of, as_tensor, copy, flat, wait_for_device
     from omni_core.references import exports, imported, load
     from omni_core.relay.base import Relay, RelayOperation, RelayOptions
-    from omni_core.scheduling.aside import AsideScheduler
+    from omni_core.scheduling.aside import Aside, AsideScheduler
     from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
     from omni_core.scheduling.loop import LoopScheduler, pausing, take_pausing
     from omni_core.scheduling.simple import SimpleScheduler
@@ -134,14 +134,14 @@ __all__ = [
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
     # Requests and what stages answer
-    "OmniRequest", "StagePayload", "text_of", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "ReasoningChunk",
+    "OmniRequest", "StagePayload", "text_of", "text_to_speak", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "ReasoningChunk",
     "Segment", "SentenceCutter", "TextChunk", "TextResult", "Transcript", "TranscriptChunk", "Word",
     # Errors, and values in their messages
     "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
     "RelayCapacityError", "RelayError", "RelayFullError", "RequestAbortedError", "RequestFailedError",
     "RequestTimeoutError", "RequestTooLargeError", "StartupError", "did_you_mean", "shown",
     # Schedulers: what computes in a stage
-    "AsideScheduler", "IncomingMessage", "MessageQueue", "OutgoingMessage", "Scheduler", "LoopScheduler", "pausing",
+    "Aside", "AsideScheduler", "IncomingMessage", "MessageQueue", "OutgoingMessage", "Scheduler", "LoopScheduler", "pausing",
     "take_pausing", "SimpleScheduler", "StreamingScheduler",
     # Model runners and the batches that they compute
     "ARModel", "ARRequest", "AttentionForm", "CacheAttention", "ContentSpan", "DecodeCache", "FeedbackStrategy", "FinishReason",
@@ -192,7 +192,7 @@ _HOMES = {
     ),
     "omni_core.plugins": "PluginRegistry load_plugins",
     "omni_core.processes.process": "SupervisedProcess",
-    "omni_core.protocol.messages": "OmniRequest StagePayload text_of",
+    "omni_core.protocol.messages": "OmniRequest StagePayload text_of text_to_speak",
     "omni_core.protocol.outputs": (
         "AudioChunk AudioResult ImageChunk ImageResult ReasoningChunk Segment TextChunk TextResult Transcript "
         "TranscriptChunk Word"
@@ -202,7 +202,7 @@ _HOMES = {
     "omni_core.protocol.tensors": "Buffer address_of as_tensor copy flat wait_for_device",
     "omni_core.references": "exports imported load",
     "omni_core.relay.base": "Relay RelayOperation RelayOptions",
-    "omni_core.scheduling.aside": "AsideScheduler",
+    "omni_core.scheduling.aside": "Aside AsideScheduler",
     "omni_core.scheduling.base": "IncomingMessage MessageQueue OutgoingMessage Scheduler",
     "omni_core.scheduling.loop": "LoopScheduler pausing take_pausing",
     "omni_core.scheduling.simple": "SimpleScheduler",

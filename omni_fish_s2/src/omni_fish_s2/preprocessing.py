@@ -158,12 +158,6 @@ def takes_long(payload: StagePayload) -> bool:
     return isinstance(inputs, dict) and bool(inputs.get("references"))
 
 
-def is_written_yet(payload: StagePayload) -> bool:
-    """Return if the text of a request comes as a stream: there is no message. Its inputs are not checked yet."""
-    inputs = payload.request.inputs
-    return inputs is None or (isinstance(inputs, dict) and inputs.get("messages") == [])
-
-
 def create_preprocessing(
     model_path: str,
     device: str = "cpu",

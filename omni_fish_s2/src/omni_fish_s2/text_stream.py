@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from attrs import define, field
 
 from omni_core.api import (
-    IncomingMessage,
+    Aside,
     InvalidRequestError,
     OmniRequest,
     OutgoingMessage,
@@ -23,7 +21,7 @@ from omni_core.api import (
     TextChunk,
 )
 from omni_fish_s2.payloads import SpeechInputs, TextError
-from omni_fish_s2.preprocessing import Preprocessor, is_written_yet, takes_long
+from omni_fish_s2.preprocessing import Preprocessor, takes_long
 from omni_fish_s2.prompt import Voice
 from omni_fish_s2.sampling import speech_sampling
 from omni_fish_s2.text import TextCutter
@@ -80,33 +78,26 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
         self._preprocessor, self._text_stream = preprocessor, text_stream
         self._voices = preprocessor.voices_of(references)  # an unreadable voice is an error at startup
         self.enter_thread: Callable[[], None] = lambda: None
-        self._threads: list[int] = []
-        self._computing: dict[str, float] = {}
-        self._pool = ThreadPoolExecutor(THREADS, "voices", self._enter)
-
-    def _enter(self) -> None:
-        self._threads.append(threading.get_ident())
-        self.enter_thread()
+        self._aside = Aside(self, THREADS)
 
     def start(self) -> None:
         try:
             super().start()
         finally:
-            self._pool.shutdown(cancel_futures=True)
+            self._aside.close()
 
     def statistics(self) -> dict[str, float]:
         voices = self._preprocessor.voices
-        clocks = [time.pthread_getcpuclockid(each) for each in self._threads]
         return {
             **super().statistics(),
             "voices_encoded": float(voices.encoded),
             "voices_found": float(voices.found),
-            "cpu_seconds": sum(map(time.clock_gettime, clocks)),
+            "cpu_seconds": self._aside.cpu_seconds,
         }
 
     def running_computes(self) -> dict[str, float]:
         """See :class:`~omni_core.scheduling.base.Scheduler`."""
-        return dict(self._computing)
+        return self._aside.running
 
     def flush_caches(self) -> None:
         """Forget the voices that were encoded before. From any thread."""
@@ -128,28 +119,17 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
         return _Text(request_id, cutter, self._preprocessor.speaker(given))
 
     def on_payload(self, state: _Text, payload: StagePayload) -> None:
-        inputs = payload.request.inputs
         if self._text_stream:
             return
-        if not is_written_yet(payload):
+        if not payload.request.is_streamed:
             state.whole = payload
             if takes_long(payload):
-                self._compute_aside(state, partial(self._preprocessor, payload))
+                state.aside = self._aside.submit(state.request_id, partial(self._preprocessor, payload))
             return
-        state.may_be_empty = inputs is None and payload.request.composed is not None
+        state.may_be_empty = payload.request.may_be_empty
         if takes_long(payload):
-            self._compute_aside(state, partial(self._preprocessor.voices_of, inputs["references"]))
-
-    def _compute_aside(self, state: _Text, compute: Callable[[], Any]) -> None:
-        state.aside = self._pool.submit(self._timed, state.request_id, compute)
-        state.aside.add_done_callback(lambda _: self.inbox.put(IncomingMessage("", "stream_done")))  # wakes the loop
-
-    def _timed(self, request_id: str, compute: Callable[[], Any]) -> Any:
-        self._computing[request_id] = time.monotonic()
-        try:
-            return compute()
-        finally:
-            del self._computing[request_id]
+            compute = partial(self._preprocessor.voices_of, payload.request.inputs["references"])
+            state.aside = self._aside.submit(state.request_id, compute)
 
     def on_chunk(self, state: _Text, chunk: Any, metadata: dict[str, Any] | None) -> None:
         if isinstance(chunk, ReasoningChunk):
@@ -181,7 +161,7 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
                 continue
             self.unfinished.pop(request_id, None)
             try:
-                self._timed(request_id, partial(self._hand_on, state))
+                self._aside.timed(request_id, partial(self._hand_on, state))
             except BaseException as error:
                 failed[request_id] = error
         return failed
@@ -218,7 +198,7 @@ class PreprocessingScheduler(StreamingScheduler[_Text]):
     def finish(self, request_id: str, state: _Text) -> SpeechInputs:
         if state.error is None:
             state.turns += state.cutter.finish()
-        self._timed(request_id, partial(self._hand_on, state))
+        self._aside.timed(request_id, partial(self._hand_on, state))
         if not state.spoken and not state.may_be_empty:
             raise InvalidRequestError("there is no text to speak: inputs.messages is empty, and no text was sent")
         return SpeechInputs()

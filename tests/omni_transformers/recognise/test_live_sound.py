@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omni_core.api import AudioChunk, InvalidRequestError, OmniRequest, RequestTooLargeError
+from omni_core.api import AudioChunk, InvalidRequestError, RequestTooLargeError
 from omni_media.api import sound
-from omni_transformers.recognise.live_sound import LiveSound, is_live
+from omni_transformers.recognise.live_sound import LiveSound
 
 
 def _noise(count: int) -> Any:
@@ -65,8 +65,3 @@ def test_no_sound_is_an_error() -> None:
     live.add(AudioChunk(np.zeros(0, np.float32), 8_000))
     with pytest.raises(InvalidRequestError, match="no sound in it"):
         live.finish()
-
-
-def test_a_request_without_messages_is_live() -> None:
-    assert is_live(OmniRequest({"messages": []}))
-    assert not is_live(OmniRequest({"messages": [{"role": "user", "content": []}]}))

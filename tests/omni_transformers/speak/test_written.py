@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omni_core.api import InvalidRequestError, OmniRequest, ReasoningChunk, RequestTooLargeError, TextChunk
-from omni_transformers.speak.written import MOST_UNSPOKEN, Written, whole_text
+from omni_core.api import InvalidRequestError, ReasoningChunk, RequestTooLargeError, TextChunk
+from omni_transformers.speak.written import MOST_UNSPOKEN, Written
 
 TEXTS = st.text(st.sampled_from("ab .!?。\n ,é🦊"), max_size=200)
 
@@ -101,14 +100,3 @@ def test_a_request_that_came_with_its_text_takes_no_more() -> None:
     assert text.error is None
     text.write(TextChunk("More."))
     assert "came with its text" in str(text.error)
-
-
-def test_a_text_that_comes_as_a_stream_has_no_message() -> None:
-    assert whole_text(OmniRequest({"messages": []})) is None
-    assert whole_text(OmniRequest({"messages": [], "references": []})) is None
-    assert whole_text(OmniRequest(None)) is None, "of a part that another part streams to"
-    assert whole_text(OmniRequest({"messages": [{"role": "user", "content": " Hi "}]})) == "Hi"
-    wrong: list[Any] = [{}, {"messages": None}, {"messages": "Hi"}, [], "Hi"]
-    for inputs in wrong:
-        with pytest.raises(InvalidRequestError, match="non-empty list"):
-            whole_text(OmniRequest(inputs))

@@ -114,7 +114,7 @@ class AsyncOpenRequest(AsyncIterator[StreamEvent]):
     def _check(self, chunk: Any) -> None:
         if not isinstance(chunk, tuple(_KINDS[kind] for kind in self._kinds)):
             expected = " or ".join(f"{_KINDS[kind].__name__} ({kind})" for kind in self._kinds)
-            raise InvalidRequestError(f"send: a chunk must be a {expected}, is a {type(chunk).__name__}")
+            raise InvalidRequestError(f"send: a chunk must be {expected}, is {type(chunk).__name__}")
         if self._input.is_finished:
             raise InvalidRequestError("send: the input of this request is finished; open another request")
 

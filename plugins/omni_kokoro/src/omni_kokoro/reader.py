@@ -20,7 +20,7 @@ from omni_core.api import (
     StagePayload,
     StreamingScheduler,
     TextChunk,
-    text_of,
+    text_to_speak,
 )
 from omni_kokoro.config import KokoroConfig, read_config
 from omni_kokoro.interface import GROUP, MOST
@@ -76,21 +76,10 @@ class Reader(StreamingScheduler[_Text]):
         return _Text(request_id, voice, spell, speed, seed, SentenceCutter())
 
     def on_payload(self, state: _Text, payload: StagePayload) -> None:
-        inputs = payload.request.inputs
-        if inputs is None:  # another pipeline writes the text, and may have nothing to say
-            state.may_be_empty = True
-            return
-        messages = inputs.get("messages") if isinstance(inputs, dict) else None
-        if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-            raise InvalidRequestError("inputs.messages: must be a list of {'role': 'user', 'content': ...}")
-        if not messages:
-            return  # the text is a stream
-        where = f"messages[{len(messages) - 1}].content"
-        content = messages[-1].get("content")
-        for number, part in enumerate(content if isinstance(content, list) else []):
-            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise InvalidRequestError(f"{where}[{number}]: this model speaks text and takes nothing else")
-        self._read(state, text_of(messages[-1]))
+        state.may_be_empty = payload.request.may_be_empty
+        text = text_to_speak(payload.request)
+        if text is not None:
+            self._read(state, text)
 
     def on_chunk(self, state: _Text, chunk: Any, metadata: dict[str, Any] | None) -> None:
         if isinstance(chunk, ReasoningChunk):

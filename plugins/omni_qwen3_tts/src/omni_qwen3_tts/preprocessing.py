@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 from attrs import define, field
 
 from omni_core.api import (
+    Aside,
     ConfigError,
-    IncomingMessage,
     InvalidRequestError,
     OmniRequest,
     ReasoningChunk,
@@ -89,20 +88,13 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         self._tokenizer = TextTokenizer(model_path, self._config)
         self._voices, self._most = voices, max_characters
         self.enter_thread: Callable[[], None] = lambda: None
-        self._threads: list[int] = []
-        self._aside = ThreadPoolExecutor(THREADS, "voices", self._enter)
-        self._encoding: dict[str, float] = {}
-
-    def _enter(self) -> None:
-        self._threads.append(threading.get_ident())
-        self.enter_thread()
+        self._aside = Aside(self, THREADS)
 
     def start(self) -> None:
         try:
             super().start()
         finally:
-            self._threads = []  # their clocks end with them
-            self._aside.shutdown(cancel_futures=True)
+            self._aside.close()
 
     def forget(self, request_id: str) -> None:
         with suppress(KeyError):
@@ -120,7 +112,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
             request, self._config, self._generation
         )  # invalid parameters fail the request before a voice is encoded
         text, recording = text_in(request.inputs), recording_in(request.inputs) or self._reference
-        state.is_whole, state.may_be_empty = text is not None, request.inputs is None
+        state.is_whole, state.may_be_empty = text is not None, request.may_be_empty
         asked = asked_of(request, self._config, recorded=recording is not None)
         dual_track = asked.dual_track
         if dual_track is None:
@@ -149,21 +141,13 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
                 raise too_long("references[0].text", self._most)
             self._tokenizer.checked(words, "references[0].text")
             voice["words"] = torch.tensor(self._tokenizer.encode(words))
-        state.voice = self._aside.submit(self._encode, name, MediaSource("recording", recording, "references[0]"))
-        state.voice.add_done_callback(lambda _: self.inbox.put(IncomingMessage("", "stream_chunk")))
-
-    def _encode(self, name: str, recording: MediaSource) -> Recorded:
-        """Encode a recording, in a thread aside."""
         assert self._voices is not None
-        self._encoding[name] = time.monotonic()
-        try:
-            return self._voices.voice(recording)
-        finally:
-            self._encoding.pop(name, None)
+        source = MediaSource("recording", recording, "references[0]")
+        state.voice = self._aside.submit(name, partial(self._voices.voice, source))
 
     def running_computes(self) -> dict[str, float]:
         """See :class:`~omni_core.scheduling.base.Scheduler`."""
-        return dict(self._encoding)
+        return self._aside.running
 
     def on_chunk(self, state: Speaking, chunk: Any, metadata: dict[str, Any] | None) -> None:
         if isinstance(chunk, ReasoningChunk):
@@ -230,7 +214,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
             **super().statistics(),
             "voices_encoded": float(self._voices.encoded),
             "voices_found": float(self._voices.found),
-            "cpu_seconds": sum(time.clock_gettime(time.pthread_getcpuclockid(each)) for each in self._threads),
+            "cpu_seconds": self._aside.cpu_seconds,
         }
 
     def flush_caches(self) -> None:

@@ -26,7 +26,7 @@ from omni_core.api import (
 )
 from omni_media.api import Samples
 from omni_transformers.recognise.declaration import SECONDS
-from omni_transformers.recognise.live_sound import LiveSound, is_live
+from omni_transformers.recognise.live_sound import LiveSound
 from omni_transformers.recognise.live_text import Token, Written
 from omni_transformers.recognise.turns import asked_of, recording
 
@@ -197,7 +197,7 @@ class Live(StreamingScheduler[_Request]):
         network, asked = self._network, asked_of(payload, self._network.group)
         state.stream = network.begin(asked)
         state.written = Written(network.tokenizer, asked.get("timestamps", "none"), network.is_spaced(asked))
-        if is_live(payload.request):
+        if payload.request.is_streamed:
             state.live = LiveSound(network.rate, self._seconds)
         else:
             state.stream.sound.add(recording(payload.request, network.rate, self._seconds or SECONDS))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import soxr
 
-from omni_core.api import AudioChunk, InvalidRequestError, OmniRequest, RequestTooLargeError
+from omni_core.api import AudioChunk, InvalidRequestError, RequestTooLargeError
 from omni_media.api import Samples
 
 LOUDEST = 2.0**15
@@ -15,11 +15,6 @@ LOUDEST = 2.0**15
 
 RATES = (2_000, 384_000)
 """The lowest and the highest rate of a chunk, in Hz."""
-
-
-def is_live(request: OmniRequest) -> bool:
-    """Return whether a request has no message, or is that of another part of a composed pipeline: its sound comes in chunks."""
-    return request.inputs is None or (isinstance(request.inputs, dict) and request.inputs.get("messages") == [])
 
 
 class LiveSound:

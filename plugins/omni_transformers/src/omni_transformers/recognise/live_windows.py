@@ -16,7 +16,7 @@ from omni_transformers.interleaved import Interleaved
 from omni_transformers.recognise.agreement import Agreement, Window
 from omni_transformers.recognise.hypotheses import Hypothesis
 from omni_transformers.recognise.live_buffer import PIECE
-from omni_transformers.recognise.live_sound import LiveSound, is_live
+from omni_transformers.recognise.live_sound import LiveSound
 
 STEP = 1.0
 """Seconds of new sound between two hypotheses, where the option ``live_step`` says nothing."""
@@ -110,7 +110,7 @@ class LiveWindows(StepScheduler[State]):
 
     def receive(self, message: IncomingMessage) -> None:
         live = self._sounds.get(message.request_id)
-        if message.type == "new_request" and is_live(message.data.request):
+        if message.type == "new_request" and message.data.request.is_streamed:
             self._sounds[message.request_id] = self._opened(message.data)
         elif message.type == "new_request":
             super().receive(message)

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 from omni_core.api import (
     IncomingMessage,
     InvalidRequestError,
-    OmniRequest,
     OutgoingMessage,
     ReasoningChunk,
     RequestTooLargeError,
     SentenceCutter,
     TextChunk,
-    text_of,
+    text_to_speak,
 )
 from omni_torch.api import StepScheduler
 
@@ -161,10 +160,11 @@ class TextScheduler(StepScheduler[State]):
     def receive(self, message: IncomingMessage) -> None:
         name = message.request_id
         if message.type == "new_request":
-            whole = whole_text(message.data.request)
+            whole = text_to_speak(message.data.request)
             hold = lambda held: self.hold_input(name, held)  # noqa: E731 - of this request
-            from_a_part = message.data.request.inputs is None and message.data.request.composed is not None
-            self.texts[name] = Written(whole, self._cuts, self._most_characters, hold, from_a_part)
+            self.texts[name] = Written(
+                whole, self._cuts, self._most_characters, hold, message.data.request.may_be_empty
+            )
             super().receive(message)
         elif (text := self.texts.get(name)) is not None:
             if message.type == "stream_chunk":
@@ -189,26 +189,3 @@ class TextScheduler(StepScheduler[State]):
     def forget(self, request_id: str) -> None:
         super().forget(request_id)
         self.texts.pop(request_id, None)
-
-
-def whole_text(request: OmniRequest) -> str | None:
-    """Return the text that a request came with; ``None``: it has no message, so its text comes as a stream.
-
-    Raises:
-        InvalidRequestError: its last message is no text, or has nothing to speak.
-    """
-    inputs = request.inputs
-    if inputs is None or (isinstance(inputs, dict) and inputs.get("messages") == []):
-        return None
-    messages = inputs.get("messages") if isinstance(inputs, dict) else None
-    if not isinstance(messages, list) or not isinstance(messages[-1], dict):
-        raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': 'user', 'content': ...}")
-    where = f"messages[{len(messages) - 1}].content"
-    content = messages[-1].get("content")
-    for number, part in enumerate(content if isinstance(content, list) else []):
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InvalidRequestError(f"{where}[{number}]: this model speaks text and takes nothing else")
-    text = text_of(messages[-1]).strip()
-    if not text:
-        raise InvalidRequestError(f"{where}: there is nothing to speak")
-    return text
