@@ -13,7 +13,7 @@ from omni_core.api import TEXT
 from omni_serve.bodies import json_response
 from omni_serve.encoders import FORMATS
 from omni_serve.pictures import FORMATS as FORMATS_WITH_LOSS
-from omni_serve.recognition import has_recogniser
+from omni_serve.recognition import has_recogniser, parameters_of
 from omni_serve.server import Server, server_of
 from omni_serve.voice_names import voice_names
 
@@ -62,6 +62,7 @@ def capabilities(server: Server) -> dict[str, Any]:
         "outputs": interface.outputs,
         "speech": speech,
         "transcription": _by("transcription", "direct" if has_recogniser(interface) else None, server),
+        "translation": _by("translation", "direct" if "task" in parameters_of(interface) else None, server),
         "tools": interface.tool_format is not None,
         "limits": interface.limits,
         "parameters": {group.name: [_parameter(each) for each in group.parameters] for group in interface.groups},
