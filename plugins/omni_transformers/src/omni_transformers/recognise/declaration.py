@@ -79,7 +79,7 @@ def group(source: Source) -> ParameterGroup:
         parameters = _whisper(source)
     elif source.architecture.form == "seq2seq":
         found = languages_of(source)
-        names = [*found.parameters, "temperature", "timestamps"]
+        names = [*found.parameters, "temperature", "timestamps", "logprobs"]
         parameters = [*_parameters(names, ("none", "segment"), [*found.codes]), _SEED]
     elif source.architecture.name in SAMPLED:
         sampled = sampling_parameters(defaults_of(source.generation))
@@ -92,7 +92,7 @@ def group(source: Source) -> ParameterGroup:
 
 def _whisper(source: Source) -> list[Parameter]:
     generation = source.generation
-    names, codes = ["prompt", "temperature"], []
+    names, codes = ["prompt", "temperature", "logprobs"], list[str]()
     if is_multilingual(generation):
         names = ["language", *(["task"] if generation.get("task_to_id") else []), *names]
         codes = [each.strip("<|>") for each in generation["lang_to_id"]]

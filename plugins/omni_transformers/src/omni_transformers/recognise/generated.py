@@ -14,12 +14,13 @@ import torch
 from attrs import frozen
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from omni_core.api import Scheduler, Segment, StagePayload, Transcript, TranscriptChunk
+from omni_core.api import Scheduler, Segment, StagePayload, TokenLogprob, Transcript, TranscriptChunk
 from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import generation_config, load_model
+from omni_transformers.logprobs import ask, chosen, told
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
 from omni_transformers.recognise.languages import languages_of
 from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
@@ -106,34 +107,51 @@ class _Recogniser:
         samples = recording(payload.request, self.rate, self._seconds)
         language = "en" if translates else given.get("language")
         text, segments, notices, count = Growing(), list[Segment](), list[str](), 0
+        logprobs: list[TokenLogprob] = []
         gap = "" if language in UNSPACED else " "
         timed = given["timestamps"] != "none"
         for span in quiet_spans(samples, self.rate, WINDOW):
             start, end = span.begin / self.rate, span.end / self.rate
             before = f"{text.text}{gap}" if text.text else ""
 
-            def told(ids: list[int] | None, before: str = before) -> None:
-                piece = "" if ids is None else text.add(before + decoded(self._tokenizer, ids).lstrip())
+            def heard(ids: list[int] | None, before: str = before) -> None:
+                piece = (
+                    ""
+                    if ids is None or given["logprobs"]
+                    else text.add(before + decoded(self._tokenizer, ids).lstrip())
+                )
                 report(TranscriptChunk(piece) if piece else None)
 
-            ids = self._written(samples[span.begin : span.end], asked, float(given["temperature"]), told)
+            ids, levels = self._written(
+                samples[span.begin : span.end], asked, float(given["temperature"]), heard, bool(given["logprobs"])
+            )
             own = decoded(self._tokenizer, ids).strip()
             found = [Segment(own, start, end, token_ids=ids)] if timed and own else []
             segments += found
-            report(TranscriptChunk(text.add(before + own, complete=True), "", found))
+            tokens = told(self._tokenizer, ids, levels) if levels else []
+            logprobs += tokens
+            report(TranscriptChunk(text.add(before + own, complete=True), "", found, [], tokens))
             count += len(ids)
             if not ids or ids[-1] not in self._ends:
                 notices.append(f"the text from {start:.1f} to {end:.1f} s was cut by the model's limit on tokens")
         usage = {"prompt_tokens": 0, "completion_tokens": count}
         reason = "length" if notices else "stop"
-        return Transcript(
-            text.text, given.get("language"), segments, [], len(samples) / self.rate, reason, usage, notices
-        )
+        seconds = len(samples) / self.rate
+        return Transcript(text.text, given.get("language"), segments, [], seconds, reason, usage, notices, logprobs)
 
     def _written(
-        self, samples: Samples, asked: Asked, temperature: float, told: Callable[[list[int] | None], None]
-    ) -> list[int]:
-        """Return the tokens that ``generate()`` writes of a window. ``told`` gets those so far; ``None``: they may still change."""
+        self,
+        samples: Samples,
+        asked: Asked,
+        temperature: float,
+        heard: Callable[[list[int] | None], None],
+        logprobs: bool,
+    ) -> tuple[list[int], list[float]]:
+        """Return the tokens that ``generate()`` writes of a window, and their log probabilities, if they are wanted.
+
+        Args:
+            heard: gets the tokens so far; ``None``: they may still change.
+        """
         least = np.pad(samples, (0, max(0, self.rate // 10 - len(samples))))
         inputs, further = self._inputs(self._processor, least, self.rate, asked)
         config = generation_config(self.model)
@@ -141,20 +159,22 @@ class _Recogniser:
             config.max_new_tokens, config.max_length = TOKENS, None
         if temperature:
             config.do_sample, config.num_beams, config.temperature = True, 1, temperature
+        if logprobs:
+            ask(config)
         begin: list[int] = []
 
-        def chosen(so_far: torch.Tensor) -> None:
+        def each_token(so_far: torch.Tensor) -> None:
             begin.append(so_far.shape[1] - 1)
-            told(None if (config.num_beams or 1) > 1 else so_far[0, begin[0] :].tolist())
+            heard(None if (config.num_beams or 1) > 1 else so_far[0, begin[0] :].tolist())
 
         made = self.model.generate(
             **inputs.to(self._device, self.model.dtype),
             generation_config=config,
-            stopping_criteria=StoppingCriteriaList([EachToken(chosen)]),
+            stopping_criteria=StoppingCriteriaList([EachToken(each_token)]),
             **further,
         )
-        ids: list[int] = made[0, begin[0] :].tolist()
-        return ids
+        ids: list[int] = (made["sequences"] if logprobs else made)[0, begin[0] :].tolist()
+        return ids, chosen(made, len(ids)) if logprobs else []
 
 
 def create_generated(

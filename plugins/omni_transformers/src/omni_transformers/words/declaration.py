@@ -21,7 +21,14 @@ from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
 from omni_transformers.words.forms import form_of
-from omni_transformers.words.recognisers import RECOGNISERS, TRANSCRIBE, TRANSCRIBE_BY, Recogniser, reads_windows
+from omni_transformers.words.recognisers import (
+    RECOGNISERS,
+    TRANSCRIBE,
+    TRANSCRIBE_BY,
+    TRANSLATE,
+    Recogniser,
+    reads_windows,
+)
 
 GROUP = "answer"
 
@@ -55,12 +62,15 @@ def interface(source: Source) -> Interface:
         limits=media,
         tool_format=form.tools,
         reasoning=form.templated or form.thoughts is not None,
-        prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE)} if "audio" in inputs else {},
+        prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE), "translation": TRANSLATE}
+        if "audio" in inputs
+        else {},
     )
 
 
 def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Parameter]:
-    names = [*recogniser.parameters, "temperature", *(["timestamps", "diarize"] if recogniser.segments else [])]
+    names = [*recogniser.parameters, "temperature"]
+    names += ["timestamps", "diarize"] if recogniser.segments else ["logprobs"]
     asked = transcription_parameters(*names, languages=recogniser.languages)
     asked = [evolve(each, choices=["none", "segment"]) if each.name == "timestamps" else each for each in asked]
     sampled = sampling_parameters(defaults_of(source.generation))

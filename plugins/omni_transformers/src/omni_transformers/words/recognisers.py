@@ -45,6 +45,9 @@ def reads_windows(architecture: Architecture) -> bool:
 TRANSCRIBE = "Transcribe the audio into text."
 """The instruction to a model that answers."""
 
+TRANSLATE = "Translate the speech into English. Write the translation and nothing else."
+"""The instruction to one that answers in another language than it hears."""
+
 TRANSCRIBE_BY = {
     "AudioFlamingo3ForConditionalGeneration": "Transcribe the input speech.",
     "GraniteSpeechForConditionalGeneration": "can you transcribe the speech into a written format?",

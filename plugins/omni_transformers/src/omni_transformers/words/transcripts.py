@@ -17,6 +17,7 @@ from omni_core.api import (
     Scheduler,
     Segment,
     StagePayload,
+    TokenLogprob,
     Transcript,
     TranscriptChunk,
 )
@@ -24,6 +25,7 @@ from omni_media.api import LIMITS
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved
+from omni_transformers.logprobs import told
 from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.messages import Conversation, rate_of, read_messages
@@ -71,13 +73,16 @@ def create_recogniser(
         sampling = {name: value for name, value in params.items() if name not in _OWN}
         sampling.setdefault("max_new_tokens", 64 + int(seconds * TOKENS_PER_SECOND))
         reading = Reading(recogniser, heard=bool(params.get("language")))
+        holds = bool(params.get("logprobs"))  # until all are known
         text = yield from chunks(
             writer.write(inputs, sampling),
-            lambda piece: TranscriptChunk(more) if (more := reading.feed(piece)) else None,
+            lambda piece: TranscriptChunk(more) if (more := reading.feed(piece)) and not holds else None,
         )
         rest, segments = reading.end(writer, text)
+        logprobs = _logprobs(writer, recogniser, text)
+        rest = reading.text if holds else rest
         if rest or segments:
-            yield TranscriptChunk(rest, segments=segments if _tells(params) else [])
+            yield TranscriptChunk(rest, segments=segments if _tells(params) else [], logprobs=logprobs)
         return Transcript(
             reading.text,
             language=_code(writer, reading.language) or params.get("language"),
@@ -85,6 +90,7 @@ def create_recogniser(
             duration=seconds,
             finish_reason=text.finish_reason,
             usage=text.usage,
+            logprobs=logprobs,
         )
 
     running = 1 if backend == "generate" else writer.running(max_running)
@@ -93,6 +99,17 @@ def create_recogniser(
         return Interleaved(recognise, running, calls)
     form = Form(rate_of(writer.prompts.processor), GROUP, (limits or {}).get("max_audio_seconds"), step=live_step)
     return LiveInterleaved(recognise, running, calls, form=form)
+
+
+def _logprobs(writer: Writer, recogniser: Recogniser, text: Text) -> list[TokenLogprob]:
+    """Return the log probabilities of the tokens of a transcript, if they were asked for: behind the mark that ends the language."""
+    if not text.logprobs:
+        return []
+    tokenizer, first = writer.prompts.tokenizer, 0
+    if recogniser.marker:
+        mark = tokenizer.convert_tokens_to_ids(recogniser.marker)
+        first = text.ids.index(mark) + 1 if mark in text.ids else 0
+    return told(tokenizer, text.ids[first:], text.logprobs[first:])
 
 
 def _tells(params: dict[str, Any]) -> bool:
