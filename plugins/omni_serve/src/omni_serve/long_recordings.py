@@ -92,23 +92,30 @@ class LongCall:
             while True:
                 await ahead.acquire()
                 await room.acquire()
-                part = await asyncio.to_thread(next, self.parts, None)
-                if part is None:
+                found = await asyncio.to_thread(self._next)
+                if found is None:
                     return
-                writing = _Writing(part.start, part.seconds, part.heard)
-                task = asyncio.create_task(self._write(writing, part))
+                writing, data = found
+                task = asyncio.create_task(self._write(writing, data))
                 self._tasks.add(task)
                 task.add_done_callback(end)
                 self._written.put_nowait(writing)
-                del part
+                del data, found
         except InvalidRequestError as error:
             raise undecoded(error, "audio", "file") from None
         finally:
             self.decoded()
             self._written.put_nowait(None)
 
-    async def _write(self, writing: _Writing, part: Part) -> None:
+    def _next(self) -> tuple[_Writing, bytes] | None:
+        """Return the next part and its file; in a thread."""
+        part = next(self.parts, None)
+        if part is None:
+            return None
         data = wav_header(part.rate, 2 * len(part.samples)) + pcm16(part.samples)
+        return _Writing(part.start, part.seconds, part.heard), data
+
+    async def _write(self, writing: _Writing, data: bytes) -> None:
         call = writing.call = Call(
             self.server,
             self.key,
@@ -118,7 +125,7 @@ class LongCall:
             heard=True,
             body=Held(self.server.body_budget),  # the whole was counted
         )
-        del part, data
+        del data
         try:
             with placed(PLACES):
                 async with aclosing(call.pieces()) as pieces:

@@ -28,10 +28,9 @@ def verbose(
     found = call.transcript
     heard = found.duration if found is not None else None
     duration = next((each for each in (heard, seconds) if each is not None), 0.0)
-    spoken = "english" if task == "translate" else (found.language if found is not None else None) or language
     answer: dict[str, Any] = {
         "task": task,
-        "language": spoken,
+        "language": (found.language if found is not None else None) or language,
         "duration": duration,
         "usage": {"type": "duration", "seconds": duration},
     }

@@ -88,6 +88,7 @@ async def _answer(server: Server, request: Request, task: str) -> Response:
         answer["usage"] = of_transcript(call.usage)
     else:
         answer |= verbose(call, asked.times, asked.task, str(asked.given.get("language") or ""), recording.seconds)
+        answer |= {"language": "english"} if task == "translate" else {}
     if asked.logprobs:
         answer["logprobs"] = logprobs(found.logprobs if found else [])
     return json_response(answer)

@@ -31,6 +31,9 @@ FACTORIES = {
     "ctc": "omni_transformers.recognise.frames:create_ctc",
     "live": "omni_transformers.recognise.live_networks:create_live",
 }
+_WHISPER_POSITION = 0.02
+"""Seconds of a position of a Whisper's encoder."""
+
 _WHISPER = "omni_transformers.recognise.whisper:create_whisper"
 SAMPLED = ("KyutaiSpeechToTextForConditionalGeneration", "VoxtralRealtimeForConditionalGeneration")
 """Networks that hear sound as it comes and write a token for each frame of it."""
@@ -47,8 +50,17 @@ def interface(source: Source) -> Interface:
         outputs=["text"],
         input_streams=["audio"],
         groups=[group(source)],
-        limits={"max_audio_seconds": SECONDS},
+        limits={"max_audio_seconds": _longest(source)},
     )
+
+
+def _longest(source: Source) -> float:
+    """Return the seconds of the longest recording: of a Whisper that tells no times, one window."""
+    longest = source.given.max_audio_seconds or SECONDS
+    is_whisper = source.architecture.name == "WhisperForConditionalGeneration"
+    if is_whisper and source.generation.get("no_timestamps_token_id") is None:
+        longest = min(longest, source.config.get("max_source_positions", 1500) * _WHISPER_POSITION)
+    return longest
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:

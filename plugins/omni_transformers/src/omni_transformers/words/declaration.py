@@ -37,6 +37,8 @@ def interface(source: Source) -> Interface:
     """Return what a checkpoint offers."""
     name, inputs = source.architecture.name, list(source.architecture.inputs)
     media = asdict(Limits()) if inputs != ["text"] else {}
+    if "audio" in inputs:
+        media["max_audio_seconds"] = _longest(source)
     if name in RECOGNISERS:
         parameters = _recogniser_parameters(source, RECOGNISERS[name])
         group = ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
@@ -66,6 +68,12 @@ def interface(source: Source) -> Interface:
         if "audio" in inputs
         else {},
     )
+
+
+def _longest(source: Source) -> float:
+    """Return the seconds of the longest recording: those of the option, and of what its processor takes."""
+    longest = source.given.max_audio_seconds or Limits().max_audio_seconds
+    return min(longest, float(source.file("processor_config.json").get("max_audio_len") or longest))
 
 
 def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Parameter]:

@@ -24,12 +24,14 @@ class Recogniser:
     marker: str = ""
 
 
+_QWEN3 = "ar yue zh cs da nl en fil fi fr de el hi hu id it ja ko mk ms fa pl pt ro ru es sv th tr vi"
+
 RECOGNISERS = {
     "FunAsrNanoForConditionalGeneration": Recogniser(("language", "prompt"), languages=("zh", "en", "ja")),
     "GlmAsrForConditionalGeneration": Recogniser(("prompt",)),
     "MossTranscribeDiarizeForConditionalGeneration": Recogniser(("prompt",), segments=True),
     "Nemotron3_5TranscribeForConditionalGeneration": Recogniser(),
-    "Qwen3ASRForConditionalGeneration": Recogniser(("language", "prompt"), marker="<asr_text>"),
+    "Qwen3ASRForConditionalGeneration": Recogniser(("language", "prompt"), tuple(_QWEN3.split()), marker="<asr_text>"),
     "VibeVoiceAsrForConditionalGeneration": Recogniser(("prompt",), segments=True),
 }
 """By architecture."""
