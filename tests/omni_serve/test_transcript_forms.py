@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -20,9 +21,14 @@ from omni_core.api import Segment
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
 from omni_serve.encoders import whole
+from omni_serve.errors import ApiError
 from omni_serve.transcript_forms import Speakers
+from omni_serve.transcriptions import _check_whole
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),  # of translations, in OpenAI's client
+]
 
 FILE = ("a.wav", recording(0.65))
 
@@ -167,6 +173,9 @@ async def test_a_model_that_answers_translates_and_is_cut_by_instruction(
     assert model.model_extra is not None
     offers = model.model_extra["capabilities"]
     assert (offers["transcription"], offers["translation"]) == ("by instruction", "by instruction")
+    with pytest.raises(ApiError, match="the transcript was cut by a limit of the pipeline") as caught:
+        _check_whole(SimpleNamespace(finish_reason="length", transcript=None))  # type: ignore[arg-type]
+    assert (caught.value.status, caught.value.param) == (413, "file")
     srt = await client.audio.transcriptions.create(
         model="tones", file=file, response_format="srt", chunking_strategy="auto"
     )
