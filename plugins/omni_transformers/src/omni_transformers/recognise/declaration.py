@@ -80,6 +80,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         args["backend"] = given.backend
     if given.max_audio_seconds is not None:
         args["max_audio_seconds"] = given.max_audio_seconds
+    if given.diarizer is not None:
+        args["diarizer"] = given.diarizer
     if given.live_step is not None:
         args["live_step"] = given.live_step
     return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
@@ -99,6 +101,8 @@ def group(source: Source) -> ParameterGroup:
     else:
         found = languages_of(source)
         parameters = _parameters([*found.parameters, "timestamps"], ("none", "segment", "word"), [*found.codes])
+    if source.given.diarizer is not None:
+        parameters = [*parameters, *transcription_parameters("diarize")]
     return ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
 
 

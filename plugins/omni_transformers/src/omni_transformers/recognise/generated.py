@@ -17,7 +17,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from omni_core.api import Scheduler, Segment, StagePayload, TokenLogprob, Transcript, TranscriptChunk
 from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
-from omni_transformers.calls.lines import in_turns
+from omni_transformers.calls.lines import Compute, in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import generation_config, load_model
 from omni_transformers.logprobs import ask, chosen, told
@@ -26,6 +26,7 @@ from omni_transformers.recognise.languages import languages_of
 from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import quiet_spans
+from omni_transformers.recognise.speakers import Diarizer, with_speakers
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded
 from omni_transformers.recognise.turns import EachToken, Report, asked_of, own_random, recording
 
@@ -186,6 +187,7 @@ def create_generated(
     max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
+    diarizer: str | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -195,6 +197,7 @@ def create_generated(
         max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
+        diarizer: folder or hub id of a diarizer that tells speakers.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -202,6 +205,7 @@ def create_generated(
     made = _Recogniser(model_path, device, dtype, max_audio_seconds or SECONDS)
     running = 1 if backend == "generate" else max_running
     calls = calls_of(Loop(made.model), backend, running, kv_cache_mb)
-    return LiveInterleaved(
-        made.write, running, calls, form=Form(made.rate, GROUP, max_audio_seconds, WINDOW, live_step)
-    )
+    write: Compute = made.write
+    if diarizer is not None:
+        write = with_speakers(write, Diarizer(diarizer, dtype, device), GROUP, max_audio_seconds or SECONDS)
+    return LiveInterleaved(write, running, calls, form=Form(made.rate, GROUP, max_audio_seconds, WINDOW, live_step))

@@ -30,11 +30,12 @@ from omni_core.api import (
 )
 from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
-from omni_transformers.calls.lines import in_turns
+from omni_transformers.calls.lines import Compute, in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.logprobs import told as logprobs
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
 from omni_transformers.recognise.live_windows import LIVE_WINDOW, STEP, Form, LiveInterleaved
+from omni_transformers.recognise.speakers import Diarizer, with_speakers
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
@@ -55,6 +56,7 @@ def create_whisper(
     max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
+    diarizer: str | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -64,6 +66,7 @@ def create_whisper(
         max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
+        diarizer: folder or hub id of a diarizer that tells speakers.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -98,7 +101,10 @@ def create_whisper(
         times=times,
         follows=True,
     )
-    return LiveInterleaved(write, running, calls, form=form)
+    told: Compute = write
+    if diarizer is not None:
+        told = with_speakers(write, Diarizer(diarizer, dtype, device), GROUP, max_audio_seconds or SECONDS)
+    return LiveInterleaved(told, running, calls, form=form)
 
 
 @define

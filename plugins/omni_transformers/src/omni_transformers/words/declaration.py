@@ -79,6 +79,7 @@ def _longest(source: Source) -> float:
 def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Parameter]:
     names = [*recogniser.parameters, "temperature"]
     names += ["timestamps", "diarize"] if recogniser.segments else ["logprobs"]
+    names += ["diarize"] if source.given.diarizer is not None else []
     asked = transcription_parameters(*names, languages=recogniser.languages)
     asked = [evolve(each, choices=["none", "segment"]) if each.name == "timestamps" else each for each in asked]
     sampled = sampling_parameters(defaults_of(source.generation))
@@ -94,6 +95,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         factory = "omni_transformers.words.transcripts:create_recogniser"
         if given.live_step is not None:
             args["live_step"] = given.live_step
+        if given.diarizer is not None:
+            args["diarizer"] = given.diarizer
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home = "omni_transformers.words.engine"
     prepare = given.stage(

@@ -44,6 +44,13 @@ def reads_windows(architecture: Architecture) -> bool:
     return architecture.kind == "recognise" and architecture.form != "live"
 
 
+def tells_speakers_by_another(architecture: Architecture) -> bool:
+    """Return whether a diarizer beside it may tell the speakers of a recogniser: it writes token by token, and tells none."""
+    if architecture.kind == "words":
+        return architecture.name in RECOGNISERS and not RECOGNISERS[architecture.name].segments
+    return architecture.kind == "recognise" and architecture.form == "seq2seq"
+
+
 TRANSCRIBE = "Transcribe the audio into text."
 """The instruction to a model that answers."""
 

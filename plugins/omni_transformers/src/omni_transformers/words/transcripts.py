@@ -23,10 +23,12 @@ from omni_core.api import (
 )
 from omni_media.api import LIMITS
 from omni_transformers.calls.choice import Loop, calls_of
+from omni_transformers.calls.lines import Compute
 from omni_transformers.checkpoints import read
 from omni_transformers.interleaved import Interleaved
 from omni_transformers.logprobs import told
 from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
+from omni_transformers.recognise.speakers import Diarizer, with_speakers
 from omni_transformers.words.declaration import GROUP
 from omni_transformers.words.messages import Conversation, rate_of, read_messages
 from omni_transformers.words.recognisers import RECOGNISERS, Recogniser
@@ -49,6 +51,7 @@ def create_recogniser(
     max_running: int = 8,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
+    diarizer: str | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -58,6 +61,7 @@ def create_recogniser(
         max_running: requests that are written at one time; further ones wait.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
+        diarizer: folder or hub id of a diarizer that tells speakers.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -98,7 +102,11 @@ def create_recogniser(
     if recogniser.segments:  # speakers of one window are not those of the next
         return Interleaved(recognise, running, calls)
     form = Form(rate_of(writer.prompts.processor), GROUP, (limits or {}).get("max_audio_seconds"), step=live_step)
-    return LiveInterleaved(recognise, running, calls, form=form)
+    write: Compute = recognise
+    if diarizer is not None:
+        seconds = writer.prompts.limits.max_audio_seconds
+        write = with_speakers(write, Diarizer(diarizer, dtype, device), GROUP, seconds)
+    return LiveInterleaved(write, running, calls, form=form)
 
 
 def _logprobs(writer: Writer, recogniser: Recogniser, text: Text) -> list[TokenLogprob]:
