@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as T
-from tiny_transformers import checkpoint, frame_recognisers, recognisers
+from tiny_transformers import checkpoint, frame_recognisers, recognisers, speakers
 from tiny_transformers.driving import replies, running
 from tiny_transformers.tiny_whisper import hear, tone
 from transformers.models.nemotron3_diarization.configuration_nemotron3_diarization import (
@@ -22,11 +22,13 @@ from transformers.models.nemotron3_diarization.configuration_nemotron3_diarizati
 from omni_core.api import ConfigError
 from omni_testing.outputs import check_transcript
 from omni_transformers.pipeline import transformers as pipeline
+from omni_transformers.recognise.frames import Ctc
 from omni_transformers.recognise.generated import create_generated
 from omni_transformers.recognise.speakers import ARCHITECTURE, Diarizer, turns_of
 
 assert frame_recognisers
 assert recognisers
+assert speakers
 MOONSHINE = "MoonshineForConditionalGeneration"
 RATE, HOP = 16_000, 160
 
@@ -126,11 +128,37 @@ def test_each_turn_is_written_down_by_itself(folder: Path, monkeypatch: pytest.M
     assert told.logprobs
 
 
+def test_words_of_a_ctc_model_are_those_of_the_turn_that_they_are_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def levels(self: Diarizer, samples: np.ndarray) -> Generator[None, None, np.ndarray]:
+        yield
+        yield
+        return levels_of((1.0, 1), (1.5, 0))
+
+    monkeypatch.setattr(Diarizer, "levels", levels)
+    samples = tone(2.5)
+    with running(Ctc(str(checkpoint("Wav2Vec2ForCTC")), diarizer=str(folder))) as scheduler:
+        asked = [
+            hear(samples, diarize=True, timestamps="word"),
+            hear(samples, timestamps="word"),
+            hear(samples, diarize=True),
+        ]
+        [(chunks, told), (_, plain), (_, untimed)] = replies(scheduler, asked)
+    check_transcript(chunks, told, "word")
+    assert told.text == plain.text
+    assert [(each.text, each.start) for each in told.words] == [(each.text, each.start) for each in plain.words]
+    assert [each.speaker for each in told.words] == ["1" if each.start + each.end < 2.0 else "0" for each in told.words]
+    assert {each.speaker for each in told.words} == {"0", "1"}
+    assert [each.speaker for each in untimed.segments] == [each.speaker for each in told.segments]
+    assert all(each.speaker is None for each in plain.words)
+
+
 def test_it_is_declared_where_it_has_an_effect(folder: Path) -> None:
     made = pipeline(str(checkpoint(MOONSHINE)), diarizer=str(folder))
     assert made.interface is not None
     assert "diarize" in [each.name for each in made.interface.groups[0].parameters]
-    with pytest.raises(ConfigError, match="has no effect on Wav2Vec2ForCTC"):
-        pipeline(str(checkpoint("Wav2Vec2ForCTC")), diarizer=str(folder))
+    with pytest.raises(ConfigError, match="has no effect on VitsModel"):
+        pipeline(str(checkpoint("VitsModel")), diarizer=str(folder))
     with pytest.raises(ConfigError, match=f"a {ARCHITECTURE} is needed here"):
         Diarizer(str(checkpoint(MOONSHINE)), "auto", "cpu")

@@ -21,7 +21,7 @@ OPTIONS = {
     "gpu": "the number of a GPU; by default the CPU",
     "tp_size": "tensor parallel ranks, processes among which the engine splits the decoder; with gpu=N, on that GPU and the next ones",
     "max_audio_seconds": "longest recording",
-    "diarizer": "folder or hub id of a Nemotron diarizer, which tells speakers apart beside a recogniser that writes token by token",
+    "diarizer": "folder or hub id of a Nemotron diarizer, which tells speakers apart beside a recogniser",
     "live_step": "seconds of new sound after which a recogniser that reads windows writes a live one down again; 1 by default",
     "vocoder": "folder or hub id of the vocoder or codec, of a model that has it in a checkpoint of its own",
     "voices": "folder of voices, a file for each, in place of the checkpoint's own",

@@ -6,7 +6,8 @@ import omni_transformers.stand_ins.first  # noqa: F401
 
 # isort: split
 
-from collections.abc import Generator
+from bisect import bisect_right
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -125,6 +126,13 @@ def turns_of(levels: npt.NDArray[np.float32], hop: int, samples: Samples, rate: 
         for span in quiet_spans(samples[begin:end], rate, MOST):
             found.append(Turn(Span(begin + span.begin, begin + span.end), speaker))
     return found
+
+
+def told_apart(words: Sequence[Word], turns: Sequence[Turn], rate: int) -> list[Word]:
+    """Return words with their speakers: those of the turns in which their middles are."""
+    ends = [each.span.end / rate for each in turns]
+    places = [min(bisect_right(ends, (each.start + each.end) / 2), len(turns) - 1) for each in words]
+    return [evolve(each, speaker=str(turns[at].speaker)) for each, at in zip(words, places, strict=True)]
 
 
 def with_speakers(write: Compute, diarizer: Diarizer, group: str, seconds: float) -> Compute:

@@ -45,10 +45,10 @@ def reads_windows(architecture: Architecture) -> bool:
 
 
 def tells_speakers_by_another(architecture: Architecture) -> bool:
-    """Return whether a diarizer beside it may tell the speakers of a recogniser: it writes token by token, and tells none."""
+    """Return whether a diarizer beside it may tell the speakers of a recogniser: it hears whole recordings, and tells none."""
     if architecture.kind == "words":
         return architecture.name in RECOGNISERS and not RECOGNISERS[architecture.name].segments
-    return architecture.kind == "recognise" and architecture.form == "seq2seq"
+    return architecture.kind == "recognise" and architecture.form != "live"
 
 
 TRANSCRIBE = "Transcribe the audio into text."
