@@ -15,12 +15,15 @@ class Recogniser:
         parameters: of :func:`transcription_parameters`, those that its prompt takes.
         languages: the codes that it can be told; empty: any that its processor knows.
         segments: its text holds times and speakers.
+        mark, marks: which sign a segment has, and how often, of a text whose segments can be read before its end.
         marker: what ends the part of its text that names the language.
     """
 
     parameters: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     segments: bool = False
+    mark: str = ""
+    marks: int = 0
     marker: str = ""
 
 
@@ -29,7 +32,7 @@ _QWEN3 = "ar yue zh cs da nl en fil fi fr de el hi hu id it ja ko mk ms fa pl pt
 RECOGNISERS = {
     "FunAsrNanoForConditionalGeneration": Recogniser(("language", "prompt"), languages=("zh", "en", "ja")),
     "GlmAsrForConditionalGeneration": Recogniser(("prompt",)),
-    "MossTranscribeDiarizeForConditionalGeneration": Recogniser(("prompt",), segments=True),
+    "MossTranscribeDiarizeForConditionalGeneration": Recogniser(("prompt",), segments=True, mark="]", marks=3),
     "Nemotron3_5TranscribeForConditionalGeneration": Recogniser(),
     "Qwen3ASRForConditionalGeneration": Recogniser(("language", "prompt"), tuple(_QWEN3.split()), marker="<asr_text>"),
     "VibeVoiceAsrForConditionalGeneration": Recogniser(("prompt",), segments=True),
