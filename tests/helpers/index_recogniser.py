@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 import wave
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -90,6 +92,12 @@ def listen(payload: StagePayload) -> Iterator[TranscriptChunk]:
     yield TranscriptChunk(texts[1], "", segments, words[1:], told[1:])
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     return Transcript("".join(texts), asked.get("language", "en"), segments, words, end, "stop", usage, [], told)
+
+
+def worker(payload: StagePayload) -> Transcript:
+    """Write the process that hears it, after a while."""
+    time.sleep(0.2)
+    return Transcript(str(os.getpid()))
 
 
 def only_the_first(payload: StagePayload) -> Transcript:

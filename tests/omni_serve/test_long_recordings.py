@@ -203,5 +203,15 @@ async def test_parts_are_written_at_one_time_and_read_in_order(monkeypatch: pyte
     assert [(each.text, each.start, each.end) for each in call.transcript.segments][-1] == ("59", 59, 60)
 
 
+@pytest.mark.full
+async def test_all_replicas_write() -> None:
+    async with open_async(index_recogniser("worker", replicas=2)) as pipe, http_client(create_app(pipe)) as http:
+        answer = await written(http, counted(30.0))
+    workers = answer.json()["text"].split()
+    assert len(workers) >= 6
+    assert len(set(workers)) == 2
+    assert min(workers.count(each) for each in set(workers)) >= 2
+
+
 async def written(http: httpx2.AsyncClient, data: bytes) -> httpx2.Response:
     return await http.post("/v1/audio/transcriptions", data={"model": "index"}, files={"file": ("a.wav", data)})
