@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import IO, Any
 
-from attrs import evolve, frozen
+from attrs import define, evolve
 from fastapi import APIRouter
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
@@ -128,12 +128,19 @@ def _of_recordings(limits: Limits) -> Limits:
     return evolve(limits, audio_seconds=seconds, media_samples=max(limits.media_samples, round(seconds * 8 * 192_000)))
 
 
-@frozen
+@define
 class _Recording:
-    """An upload. ``data``: of one that is sent as a whole; ``file``: of one that is cut. ``seconds``: ``None``: not known."""
+    """An upload.
+
+    Attributes:
+        data: of one that is sent as a whole.
+        file: of one that is cut, on the disk if it is large; ``None``: the data.
+        seconds: ``None``: not known.
+        samples: of all channels.
+    """
 
     data: bytes
-    file: IO[bytes]
+    file: IO[bytes] | None
     seconds: float | None
     samples: float
 
@@ -151,7 +158,7 @@ async def _recording(server: Server, form: FormData) -> _Recording:
         error.param = "file"
         raise
     has_header = not is_pcm(file.filename or "", file.content_type or "")
-    return _Recording(data, file.file if has_header else io.BytesIO(data), found.seconds, found.samples)
+    return _Recording(data, file.file if has_header else None, found.seconds, found.samples)
 
 
 def _call(server: Server, request: Request, asked: Asked, recording: _Recording) -> Call | LongCall:
@@ -174,10 +181,13 @@ def _call(server: Server, request: Request, asked: Asked, recording: _Recording)
         return Call(server, key_of(request), omni, speech=False, transcribes=True, heard=True, body=body)
     chunking = asked.chunking or Chunking.auto(server.settings.realtime)
     transcription_request(server, b"", asked.given, asked.task)  # its mistakes are those of the form
+    file, data, recording.data = recording.file, recording.data, b""
+    if file is not None:
+        body.give_back()  # for minutes it is on the disk
     return LongCall(
         server,
         key_of(request),
-        _parts(server, recording.file, chunking, min(taken, PART_SECONDS)),
+        _parts(server, io.BytesIO(data) if file is None else file, chunking, min(taken, PART_SECONDS)),
         lambda data: transcription_request(server, data, asked.given, asked.task),
         most=limits.recording_parts,
         times=bool(asked.times),
