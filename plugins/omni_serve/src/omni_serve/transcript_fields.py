@@ -35,7 +35,7 @@ SCHEMA = {name: "binary" if name == "file" else "string" for name in (*FIELDS, *
 
 @frozen
 class Chunking:
-    """How a recording is cut into parts.
+    """Cutting a recording into parts: how it is asked for.
 
     Attributes:
         by_turn: each turn of speech is a part.
@@ -55,7 +55,7 @@ class Chunking:
 
 @frozen
 class Asked:
-    """What a form asks for.
+    """The wishes of a form.
 
     Attributes:
         given: parameters of the recogniser.
