@@ -15,6 +15,7 @@ from attrs import frozen
 from omni_media import reader
 from omni_serve.encoders import PCM_RATE, Encoder, Samples, encoder, pcm16, wav_header
 from omni_serve.errors import invalid
+from omni_serve.g711 import Law, from_law, to_law
 
 AudioType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 
@@ -24,10 +25,7 @@ INPUT_RATE = 16_000
 LEAST_MS = 100
 """The shortest recording that is taken, as by OpenAI."""
 
-LAW_RATE = 8_000
-"""Of G.711."""
-
-Codes = npt.NDArray[np.uint8]
+_LAWS: dict[AudioType, Law] = {"audio/pcmu": "pcmu", "audio/pcma": "pcma"}
 
 
 @frozen
@@ -45,40 +43,6 @@ class Wire:
     def milliseconds(self, size: int) -> float:
         """Return the length of ``size`` bytes."""
         return size * 1000 / (self.rate * (2 if self.is_pcm else 1))
-
-
-def _mu_law() -> npt.NDArray[np.int16]:
-    """Return the sample of each byte of G.711 mu-law."""
-    code = ~np.arange(256, dtype=np.uint8)
-    magnitude = ((((code & 0x0F).astype(np.int32) << 3) + 0x84) << ((code & 0x70) >> 4).astype(np.int32)) - 0x84
-    return np.where(code & 0x80, -magnitude, magnitude).astype(np.int16)
-
-
-def _a_law() -> npt.NDArray[np.int16]:
-    """Return the sample of each byte of G.711 A-law."""
-    code = np.arange(256, dtype=np.uint8) ^ 0x55
-    exponent = ((code & 0x70) >> 4).astype(np.int32)
-    step = (code & 0x0F).astype(np.int32) << 4
-    magnitude = np.where(exponent == 0, step + 8, (step + 0x108) << np.maximum(exponent - 1, 0))
-    return np.where(code & 0x80, magnitude, -magnitude).astype(np.int16)
-
-
-_TABLES = {"audio/pcmu": _mu_law(), "audio/pcma": _a_law()}
-_ORDERS = {kind: np.argsort(table, kind="stable").astype(np.uint8) for kind, table in _TABLES.items()}
-_MIDDLES = {
-    kind: (table[_ORDERS[kind]][1:].astype(np.int32) + table[_ORDERS[kind]][:-1].astype(np.int32)) / 2
-    for kind, table in _TABLES.items()
-}
-
-
-def to_law(samples: npt.NDArray[np.int16], kind: AudioType) -> bytes:
-    """Return 16-bit samples as G.711, each as the byte of the nearest sample."""
-    return bytes(_ORDERS[kind][np.searchsorted(_MIDDLES[kind], samples)].tobytes())
-
-
-def from_law(data: bytes, kind: AudioType) -> npt.NDArray[np.int16]:
-    """Return the samples of G.711."""
-    return _TABLES[kind][np.frombuffer(data, np.uint8)]
 
 
 def from_base64(text: str, where: str) -> bytes:
@@ -112,7 +76,7 @@ class InputAudio:
             self._odd = data[whole:]
             samples: npt.NDArray[np.int16] = np.frombuffer(data[:whole], "<i2")
         else:
-            samples = from_law(data, self.wire.type)
+            samples = from_law(data, _LAWS[self.wire.type])
         made: Samples = self._stream.resample_chunk(samples.astype(np.float32) / 32768.0)
         return made
 
@@ -150,7 +114,7 @@ class OutputAudio:
             return data
         samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
         pcm = pcm16(self._stream.resample_chunk(samples, last=last))
-        return pcm if self._wire.is_pcm else to_law(np.frombuffer(pcm, "<i2"), self._wire.type)
+        return pcm if self._wire.is_pcm else to_law(np.frombuffer(pcm, "<i2"), _LAWS[self._wire.type])
 
 
 def wav(samples: Samples) -> bytes:

@@ -16,10 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from omni_core.api import did_you_mean, shown
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.g711 import LAW_RATE
 from omni_serve.ignored import check_unknown, ignore
 from omni_serve.parameters import ignore_parameter
 from omni_serve.realtime import beta
-from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire
+from omni_serve.realtime.audio import AudioType, Wire
 
 READ_ONLY = ("id", "object", "expires_at")
 """Fields of a session object that clients send back as they got them."""
