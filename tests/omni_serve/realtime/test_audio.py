@@ -10,10 +10,10 @@ from omni_serve.encoders import Samples, pcm16
 from omni_serve.errors import ApiError
 from omni_serve.realtime.audio import (
     InputAudio,
-    OutputAudio,
     Wire,
     from_base64,
     from_wav,
+    output_audio,
     wav,
 )
 from omni_serve.realtime.buffer import InputBuffer
@@ -37,12 +37,12 @@ def test_pieces_equal_the_whole() -> None:
 @pytest.mark.parametrize("wire", [Wire(), Wire(rate=16_000), Wire("audio/pcmu", 8000), Wire("audio/pcma", 8000)])
 def test_speech_keeps_its_length(wire: Wire) -> None:
     samples = tone(0.5, 22_050)
-    out = OutputAudio(wire, 22_050)
+    out = output_audio(wire, 22_050)
     data = b"".join(
         [*(out.write(samples[start : start + 1000]) for start in range(0, len(samples), 1000)), out.finish()]
     )
     assert wire.milliseconds(len(data)) == pytest.approx(500, abs=1)
-    fast = OutputAudio(wire, 22_050, 1.25)
+    fast = output_audio(wire, 22_050, 1.25)
     assert wire.milliseconds(len(fast.write(samples) + fast.finish())) == pytest.approx(400, abs=40)
 
 

@@ -42,6 +42,7 @@ class Format:
     Attributes:
         rates: sample rates that the codec takes; empty: any.
         usual: the rate where a client asks for none; ``None``: that of the sound, or the next above it that the codec takes.
+        law: of G.711.
         live: options of the container for a stream, which cannot be corrected at its end.
     """
 
@@ -51,6 +52,7 @@ class Format:
     bit_rate: int = 0
     rates: tuple[int, ...] = ()
     usual: int | None = None
+    law: Law | None = None
     live: tuple[tuple[str, str], ...] = ()
 
 
@@ -69,8 +71,8 @@ FORMATS = {
     "wav": Format("audio/wav"),
     "pcm": Format("audio/pcm", usual=PCM_RATE),
     "pcm16": Format("audio/pcm", usual=PCM_RATE),
-    "pcmu": Format("audio/pcmu", usual=LAW_RATE),
-    "pcma": Format("audio/pcma", usual=LAW_RATE),
+    "pcmu": Format("audio/pcmu", usual=LAW_RATE, law="pcmu"),
+    "pcma": Format("audio/pcma", usual=LAW_RATE, law="pcma"),
 }
 """Those without a header have a usual rate."""
 
@@ -118,8 +120,8 @@ def encoder(name: str, rate: int, *, live: bool, speed: float = 1.0, target: int
         made = _Container(form, out, live=live)
     elif name == "wav":
         made = _Wav(out, live=live)
-    elif name == "pcmu" or name == "pcma":
-        made = _Law(name)
+    elif form.law is not None:
+        made = _Law(form.law)
     else:
         made = _Pcm()
     made = made if out == rate else _Resampled(made, rate, out)

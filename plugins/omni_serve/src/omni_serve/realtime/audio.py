@@ -15,7 +15,7 @@ from attrs import frozen
 from omni_media import reader
 from omni_serve.encoders import PCM_RATE, Encoder, Samples, encoder, pcm16, wav_header
 from omni_serve.errors import invalid
-from omni_serve.g711 import Law, from_law, to_law
+from omni_serve.g711 import Law, from_law
 
 AudioType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 
@@ -24,6 +24,7 @@ INPUT_RATE = 16_000
 
 LEAST_MS = 100
 """The shortest recording that is taken, as by OpenAI."""
+
 
 _LAWS: dict[AudioType, Law] = {"audio/pcmu": "pcmu", "audio/pcma": "pcma"}
 
@@ -36,13 +37,13 @@ class Wire:
     rate: int = PCM_RATE
 
     @property
-    def is_pcm(self) -> bool:
-        """Return if it is PCM."""
-        return self.type == "audio/pcm"
+    def law(self) -> Law | None:
+        """Return the law of G.711; ``None``: it is PCM."""
+        return None if self.type == "audio/pcm" else _LAWS[self.type]
 
     def milliseconds(self, size: int) -> float:
         """Return the length of ``size`` bytes."""
-        return size * 1000 / (self.rate * (2 if self.is_pcm else 1))
+        return size * 1000 / (self.rate * (2 if self.law is None else 1))
 
 
 def from_base64(text: str, where: str) -> bytes:
@@ -70,13 +71,13 @@ class InputAudio:
 
     def write(self, data: bytes) -> Samples:
         """Return the samples that are ready. Half a sample waits for its other half."""
-        if self.wire.is_pcm:
+        if self.wire.law is None:
             data = self._odd + data
             whole = len(data) - len(data) % 2
             self._odd = data[whole:]
             samples: npt.NDArray[np.int16] = np.frombuffer(data[:whole], "<i2")
         else:
-            samples = from_law(data, _LAWS[self.wire.type])
+            samples = from_law(data, self.wire.law)
         made: Samples = self._stream.resample_chunk(samples.astype(np.float32) / 32768.0)
         return made
 
@@ -88,33 +89,14 @@ class InputAudio:
         return rest
 
 
-class OutputAudio:
-    """Encodes the speech of one reply.
+def output_audio(wire: Wire, rate: int, speed: float = 1.0) -> Encoder:
+    """Return the encoder of the speech of one reply.
 
     Args:
         rate: of the samples that come.
         speed: 0.25 to 1.5; the pitch stays.
     """
-
-    def __init__(self, wire: Wire, rate: int, speed: float = 1.0) -> None:
-        self._wire = wire
-        self._pcm: Encoder = encoder("pcm16", rate, live=True, speed=speed)
-        self._stream = soxr.ResampleStream(PCM_RATE, wire.rate, 1, dtype="float32")
-
-    def write(self, samples: Samples) -> bytes:
-        """Return the bytes that are ready."""
-        return self._converted(self._pcm.write(samples), last=False)
-
-    def finish(self) -> bytes:
-        """Return the rest."""
-        return self._converted(self._pcm.finish(), last=True)
-
-    def _converted(self, data: bytes, *, last: bool) -> bytes:
-        if self._wire.rate == PCM_RATE:
-            return data
-        samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
-        pcm = pcm16(self._stream.resample_chunk(samples, last=last))
-        return pcm if self._wire.is_pcm else to_law(np.frombuffer(pcm, "<i2"), _LAWS[self._wire.type])
+    return encoder(wire.law or "pcm", rate, live=True, speed=speed, target=wire.rate)
 
 
 def wav(samples: Samples) -> bytes:
@@ -126,5 +108,5 @@ def wav(samples: Samples) -> bytes:
 def from_wav(data: bytes, wire: Wire) -> bytes:
     """Return a recording that is kept in the format of the wire."""
     samples = np.frombuffer(data[len(wav_header(INPUT_RATE, 0)) :], "<i2").astype(np.float32) / 32768.0
-    out = OutputAudio(wire, INPUT_RATE)
+    out = output_audio(wire, INPUT_RATE)
     return out.write(samples) + out.finish()
