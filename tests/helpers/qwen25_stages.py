@@ -97,7 +97,8 @@ class Stages:
         return OmniRequest(
             request.inputs,
             SPEECH_INTERFACE.check_params(request.params),
-            metadata=SPEECH_INTERFACE.check_metadata(request.metadata),
+            request.modalities,
+            SPEECH_INTERFACE.check_metadata(request.metadata),
         )
 
 
