@@ -63,7 +63,9 @@ def test_a_given_text_is_spoken_as_if_transformers_had_written_it(tiny: dict[str
     asked[1].inputs["messages"].insert(0, {"role": "system", "content": "Whisper."})
     stages = Stages(folder)
     replies = stages.run(*asked, request(TEXTS[0]))
-    assert [each.codes for each in stages.run(*asked)] == [each.codes for each in replies[:-1]]  # of kept keys and values
+    assert [each.codes for each in stages.run(*asked)] == [
+        each.codes for each in replies[:-1]
+    ]  # of kept keys and values
     for reply in replies[:-1]:
         ids = reply.prompt["input_ids"].tolist()
         prompt, text = ids[: -reply.prompt["given"]], ids[-reply.prompt["given"] :]

@@ -15,7 +15,7 @@ import openai
 import pytest
 import soxr
 from omni_serve_clients import http_client, socket_to
-from serve_stages import PACING, RATE, speaking_pipeline, tone
+from serve_stages import PACING, RATE, READING, speaking_pipeline, tone
 
 from omni_core import open_async
 from omni_serve import Settings, create_app
@@ -234,3 +234,41 @@ async def test_the_speed_is_that_of_a_pipeline_that_has_one() -> None:
     assert other.content == pcm16(tone("one")[: len(tone("one")) // 4])
     assert both.status_code == 400
     assert both.json()["error"]["param"] == "speed"
+
+
+async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
+    async with open_async(speaking_pipeline(READING)) as pipe:
+        http = http_client(app := create_app(pipe, Settings()))
+        client = openai.AsyncOpenAI(api_key="none", base_url="http://test/v1", http_client=http, max_retries=0)
+        assert (await client.models.retrieve("tones")).capabilities["speech"] == "direct"
+
+        async def spoken(text: str, **more: Any) -> bytes:
+            asked: Any = {"model": "tones", "voice": "low", "input": text, "response_format": "pcm", **more}
+            return (await client.audio.speech.create(**asked)).content
+
+        assert await spoken("one two") == pcm16(np.concatenate([tone("one", "low"), tone("two", "low")]))
+        assert await spoken("history", instructions="whisper") == pcm16(tone("system=whisper", "low"))
+        # Plain parameters are those of the stage that speaks: nobody else is asked.
+        params = {"speaker": {"seed": 3, "temperature": 0.5}, "writer": {"seed": 3}}
+        told = json.dumps({"params": params, "metadata": {"speaker": "low"}}, sort_keys=True)
+        assert await spoken("params", extra_body={"temperature": 0.5, "seed": 3}) == pcm16(tone(told, "low"))
+        for more, param in (
+            ({"extra_body": {"stop": "x"}}, "stop"),
+            ({"extra_body": {"temperature": 1, "stage_sampling": {"speaker": {"temperature": 0}}}}, "temperature"),
+        ):
+            with pytest.raises(openai.BadRequestError) as raised:
+                await spoken("one", **more)
+            assert param in str(raised.value.param)
+        with pytest.raises(openai.BadRequestError) as raised:
+            await spoken("refuse", instructions="whisper")
+        assert raised.value.param == "instructions"  # messages[0] is what says how
+        async with socket_to(app, "/v1/audio/speech/stream") as socket:
+            await socket.send_json({"type": "session.config", "model": "tones", "voice": "low"})
+            await socket.send_json({"type": "input.text", "text": "One two. Three"})
+            await socket.send_json({"type": "input.done"})
+            found, told = b"", ""
+            while told != "session.done":
+                message = await socket.receive()
+                found += message.get("bytes") or b""
+                told = json.loads(message.get("text") or '{"type": ""}')["type"]
+            assert found == pcm16(np.concatenate([tone(word, "low") for word in ("One", "two.", "Three")]))

@@ -96,23 +96,30 @@ class Speaker:
         self.media_type = media_type(options.response_format, options.sample_rate)
         if "audio" not in interface.outputs:
             raise invalid("This pipeline does not speak; it answers in text.", code="unsupported_operation")
-        self._prompt = interface.prompts.get("speech")
-        if TEXT in interface.roles and self._prompt is None:
+        self._prompt = None if interface.speaks_texts else interface.prompts.get("speech")
+        if not interface.speaks_texts and self._prompt is None:
             raise invalid(
                 "This pipeline answers in its own words and reads no text aloud; its speech is in chat completions "
                 "with modalities ['text', 'audio']",
                 code="unsupported_operation",
             )
         given = merged(options.model_extra, options.extra_body, SpeechRequest.model_fields)
-        if options.instructions:
+        self._is_output = SPEECH in interface.outputs
+        parameters = server.speech_parameters if self._is_output else server.parameters
+        self._how = None
+        if self._is_output and not parameters.reads("instructions"):
+            self._how = options.instructions or None
+        elif options.instructions:
             given["instructions"] = options.instructions
-        self._parameters = server.parameters.read(given, SpeechRequest.model_fields)
+        self._parameters = parameters.read(given, SpeechRequest.model_fields)
         server.parameters.pace(self._parameters.params, options.speed)
         self._stretch = 1.0 if server.parameters.paces else options.speed
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
         self._places = {"messages[0].content": "input", VOICE: "voice"}
+        if self._how is not None:
+            self._places |= {"messages[0].content": "instructions", "messages[1].content": "input"}
         self._places |= {f"stage_sampling.{group.name}.instructions": "instructions" for group in interface.groups}
         self._body = connection.scope.get("omni.body")
         self._encoder: Encoder | None = None
@@ -135,7 +142,8 @@ class Speaker:
         if not text.strip():
             raise invalid("input: there is nothing to speak", "input", "invalid_value")
         content = text if self._prompt is None else self._prompt.replace("{text}", text)
-        request = self._request([{"role": "user", "content": content}])
+        how = [{"role": "system", "content": self._how}] if self._how is not None else []
+        request = self._request([*how, {"role": "user", "content": content}])
         return Call(self._server, self._key, request, speech=True, body=self._body, arrived=arrived)
 
     @property
@@ -153,7 +161,7 @@ class Speaker:
         return OmniRequest(
             {"messages": messages, **self._voice},
             self._parameters.params,
-            [each for each in ("text", "audio") if each in outputs],
+            [SPEECH] if self._is_output else [each for each in ("text", "audio") if each in outputs],
             self._parameters.metadata,
         )
 
