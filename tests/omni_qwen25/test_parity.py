@@ -76,6 +76,7 @@ def test_a_given_text_is_spoken_as_if_transformers_had_written_it(tiny: dict[str
         )
         assert expected.ids[:-1] == text
         assert reply.codes == expected.codes
+        assert bool(reply.notices) is (len(reply.codes) == 24), "a limit has cut it, or not"
         assert (torch.from_numpy(reply.samples) - expected.samples).abs().max() < 1e-4
     written = [load_older_chat(str(folder), {}).inner.decode(reply.prompt["input_ids"]) for reply in replies]
     assert written[0].endswith(

@@ -52,6 +52,7 @@ class Mel(TypedDict):
 
     mel: torch.Tensor  # [mel_bins, frames] float32, log amplitudes
     codes: torch.Tensor | None  # [n] int64, if the request asks for them
+    is_cut: bool  # a limit has ended the speech
 
 
 def token2wav_params(params: dict[str, Any]) -> dict[str, Any]:
