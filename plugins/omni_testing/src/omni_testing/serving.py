@@ -101,6 +101,9 @@ class ServingConformance:
                 assert answer.status_code == 200, answer.text
                 with av.open(io.BytesIO(answer.content)) as file:
                     lengths[form] = sum(each.samples for each in file.decode(audio=0)) / file.streams.audio[0].rate
+            low = {"response_format": "pcm", "sample_rate": 8_000}
+            answer = await http.post("/v1/audio/speech", json={**asked, **low})
+            lengths["pcm at 8 kHz"] = len(answer.content) / 2 / 8_000
             assert max(lengths.values()) - min(lengths.values()) < 0.2, lengths
 
         self._run(check)
