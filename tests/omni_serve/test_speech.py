@@ -247,6 +247,9 @@ async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
             return (await client.audio.speech.create(**asked)).content
 
         assert await spoken("one two") == pcm16(np.concatenate([tone("one", "low"), tone("two", "low")]))
+        assert await spoken("implode") == pcm16(
+            tone("implode", "low")
+        )  # the stage that writes would fail: it is not asked
         assert await spoken("history", instructions="whisper") == pcm16(tone("system=whisper", "low"))
         # Plain parameters are those of the stage that speaks: nobody else is asked.
         params = {"speaker": {"seed": 3, "temperature": 0.5}, "writer": {"seed": 3}}
