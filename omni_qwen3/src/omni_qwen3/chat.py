@@ -88,8 +88,7 @@ def read_aloud(request: OmniRequest, chat: Chat) -> tuple[str, list[dict[str, An
     Raises:
         InvalidRequestError: it has none, or more than that and a system message.
     """
-    *before, last = chat.messages
-    if [each["role"] for each in before] not in ([], ["system"]) or last["role"] != "user":
+    if [each["role"] for each in chat.messages] not in (["user"], ["system", "user"]):
         raise InvalidRequestError(
             "messages: a text to speak is one message of the user, after a system message at most"
         )
@@ -97,7 +96,7 @@ def read_aloud(request: OmniRequest, chat: Chat) -> tuple[str, list[dict[str, An
     assert text is not None, "a chat has messages"
     if chat.tools or chat.media:
         raise InvalidRequestError("inputs: a text to speak has no tools and no media beside it")
-    how = [f"{text_of(each)}\n\n" for each in before]
+    how = [f"{text_of(each)}\n\n" for each in chat.messages[:-1]]
     return text, [{"role": "user", "content": [{"type": "text", "text": "".join([*how, READ_ALOUD])}]}]
 
 
