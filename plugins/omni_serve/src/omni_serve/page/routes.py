@@ -35,9 +35,11 @@ POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
     )
 )
-"""The page loads nothing from elsewhere, runs no inline script, and is shown in no frame."""
+"""The page loads nothing from elsewhere, runs no inline script, reads no text as HTML, and is shown in no frame."""
 
 _HEADERS = {
     "content-security-policy": POLICY,
