@@ -1,11 +1,13 @@
 """The page in headless Chromium: it sends and stops, text and sound arrive, the microphone is recorded, and nothing is logged or too wide.
 
-``nox -s site`` finds or installs the browser; by itself: set ``OMNI_CHROMIUM`` to the executable of a Chromium.
+``nox -s site`` finds or installs the browser and axe-core; by itself: set ``OMNI_CHROMIUM`` to the executable of a Chromium, and ``OMNI_AXE``
+to axe.min.js, without which nothing is said about accessibility.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import wave
 from collections.abc import AsyncIterator
@@ -30,6 +32,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="OMNI_CHROMIUM names no browser; `nox -s site` has one"),
 ]
 
+AXE = os.environ.get("OMNI_AXE")
 SECRET = "a long secret of mine"
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
 MEDIA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
@@ -87,6 +90,16 @@ async def page(browser: Browser, address: str) -> AsyncIterator[Page]:
     assert found == []
 
 
+async def check_accessible(page: Page) -> None:
+    """No violation of axe's rules in what is shown now."""
+    if AXE is None:
+        return
+    if not await page.evaluate("Boolean(window.axe)"):
+        await page.evaluate(Path(AXE).read_text())
+    run = "axe.run().then(({ violations }) => violations.map(each => [each.id, each.nodes.map(node => node.html)]))"
+    assert await page.evaluate(run) == []
+
+
 async def send(page: Page, text: str) -> None:
     await page.fill("#text", text)
     await page.press("#text", "Enter")
@@ -107,7 +120,7 @@ async def test_text_and_sound_arrive(page: Page) -> None:
 async def test_the_history_is_sent(page: Page) -> None:
     await send(page, "one")
     await page.wait_for_selector(DONE)
-    await page.uncheck("#speak")
+    await page.click("#speak")
     await send(page, "history")
     await page.wait_for_function("() => document.querySelectorAll('.assistant:not(.running)').length === 2")
     assert await page.inner_text(".assistant:last-child .words") == "user=one assistant=one"
@@ -134,7 +147,7 @@ async def test_a_new_chat_begins_without_the_answer_that_it_stopped(page: Page) 
     await page.click("#new-chat")
     await page.wait_for_selector(DONE)
     await page.unroute("**/v1/chat/completions")
-    await page.uncheck("#speak")
+    await page.click("#speak")
     await send(page, "history")
     await page.wait_for_selector(".assistant:not(.running)")
     assert await page.inner_text("#messages") == "history"  # the answer names the earlier messages: none
@@ -180,16 +193,26 @@ async def test_files_are_attached_and_others_refused(page: Page) -> None:
     await page.wait_for_selector(DONE)
     assert await page.inner_text(".assistant .words") == f"look image:{len(pixel)}"
     await page.set_input_files("#file", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"x"}])
-    assert "is no image" in await page.inner_text(".assistant.failed .error")
+    assert await page.inner_text("#notice") == "a.txt: this pipeline takes pictures, sound and video, no other files."
 
 
 async def test_a_conversation_by_voice(page: Page) -> None:
     # The fake microphone repeats a turn; the answer names what the pipeline was sent.
-    await page.click("#talk")
+    await page.click("#big-talk")
     await page.wait_for_function("() => document.querySelector('.assistant .words')?.textContent.startsWith('audio:')")
     await page.wait_for_function("() => parseFloat(document.getElementById('played').textContent) > 0")
+    level = "document.getElementById('talk-level')"
+    drawn = f"{level}.getContext('2d').getImageData(0, 0, {level}.width, {level}.height).data.some((each) => each > 0)"
+    assert await page.evaluate(drawn)
+    await page.wait_for_selector(".user .said:has-text('Write down what is said. audio:')")  # the transcript
+    await page.wait_for_selector(".user audio")
+    await check_accessible(page)
+    await page.fill("#text", "typed words")
+    await page.press("#text", "Enter")
+    await page.wait_for_selector(".user:has-text('typed words') ~ .assistant .words:has-text('typed words')")
     await page.click("#talk")
     await page.wait_for_selector("#talk[aria-pressed=false]")
+    assert not await page.is_visible("#talk-panel")
 
 
 INTERRUPTED = """async (ended) => {
@@ -199,8 +222,9 @@ INTERRUPTED = """async (ended) => {
     const note = (name) => () => calls.push(name);
     const player = { status: { done: false, played: 0.5 } };
     for (const name of ["begin", "write", "end", "clear"]) player[name] = note(name);
-    const messages = new Messages(document.getElementById("messages"));
-    const talk = new Talk({ player, messages, waterfall: {} });
+    const messages = new Messages(document.getElementById("messages"), {});
+    const chat = { turns: [], save() {} };
+    const talk = new Talk({ player, messages, chat, waterfall: {}, state() {} });
     talk.send = (event) => calls.push([event.type, event.item_id, event.audio_end_ms]);
     const sound = { type: "response.output_audio.delta", item_id: "answer", delta: "AAA=" };
     talk.take(sound);
@@ -277,7 +301,7 @@ SHADE = """(image) => {
 
 async def test_a_picture_is_shown_with_its_previews_and_edited(studio: Page) -> None:
     assert "Describe a picture" in await studio.inner_text("#empty")
-    assert not await studio.is_visible("#speak-label")
+    assert not await studio.is_visible("#speak")
 
     async def seeded(route: Route) -> None:
         assert route.request.post_data_json["partial_images"] == 3
@@ -289,13 +313,13 @@ async def test_a_picture_is_shown_with_its_previews_and_edited(studio: Page) -> 
     await studio.wait_for_selector(DONE)
     assert await studio.inner_text(".assistant .note") == "32 x 32, seed 80"
     assert await studio.eval_on_selector(".assistant img", SHADE) == [80, 80, 80]
-    assert len(await studio.evaluate("window.shades")) == 2, "the previews, which are equal, and the picture"
+    assert len(await studio.evaluate("window.shades")) == 4, "three previews, and the picture"
     assert await studio.evaluate(WIDE) <= 0
 
     await studio.click(".assistant button:has-text('Edit')")
     await studio.wait_for_selector(".attachment img")
     await send(studio, "darker")
-    await studio.wait_for_function("() => document.querySelectorAll('.assistant:not(.running) button').length === 2")
+    await studio.wait_for_function("() => document.querySelectorAll('.assistant:not(.running) .toolbar').length === 2")
     assert await studio.eval_on_selector(".assistant:last-child img", SHADE) == [40, 40, 40]
     await send(studio, "refuse")
     await studio.wait_for_selector(".assistant.failed")
@@ -316,6 +340,17 @@ async def test_it_fits_and_follows_the_theme(page: Page, width: int, scheme: str
         await page.click("#show-pipeline")
         assert await page.is_visible("#graph svg")
         assert await page.evaluate(WIDE) <= 0
+        await check_accessible(page)
+        await page.click("#show-pipeline")
+        await page.click("#show-sidebar")
+    await check_accessible(page)
+    if width == 390:
+        await page.click("#backdrop", position={"x": 380, "y": 400})
+    await page.click("#settings")
+    await page.click("#settings-more summary")
+    await check_accessible(page)
+    assert await page.evaluate(WIDE) <= 0
+    await page.keyboard.press("Escape")
     await page.click("#theme")
     assert (await page.evaluate(shade) < 200) == (scheme == "light")
 
@@ -349,3 +384,308 @@ async def test_the_key_is_asked_for_and_kept_in_the_tab(browser: Browser, pipe: 
         await page.reload()
         await page.wait_for_selector("#state.ready")
         await page.close()
+
+
+MARKDOWN = """async (pieces) => {
+    const { Markdown } = await import("/page/markdown.js");
+    const place = document.createElement("div");
+    const shown = new Markdown(place);
+    const kept = [];
+    for (const piece of pieces) {
+        shown.add(piece);
+        shown.show();
+        kept.push(place.firstChild);
+    }
+    return [place.innerHTML, kept.at(-1) === kept.at(-2)];
+}"""
+TEXT = """*One* `two`
+
+### Three
+
+1. four
+   - five
+
+```py
+six < 7
+```
+
+| a | b |
+|---|--:|
+| 8 | 9 |
+
+[in](https://example.org/?a=1&b=2) [out](javascript:alert(1)) ![x](https://example.org/x.png) <b onclick="x">R&amp;D</b>"""
+
+
+async def test_markdown_is_shown_and_html_is_text(page: Page) -> None:
+    whole, _ = await page.evaluate(MARKDOWN, [TEXT])
+    pieces, kept = await page.evaluate(MARKDOWN, [TEXT[at : at + 3] for at in range(0, len(TEXT), 3)])
+    assert pieces == whole
+    assert kept, "what does not change is not made again"
+    for part in (
+        "<p><em>One</em> <code>two</code></p>",
+        '<h2 class="heading size3">Three</h2>',
+        "<ol><li>four<ul><li>five</li></ul></li></ol>",
+        "<code>six &lt; 7</code></pre>",
+        '<td class="right">9</td>',
+        '<a href="https://example.org/?a=1&amp;b=2" title="" target="_blank" rel="noopener noreferrer">in</a>',
+        "<span>out</span>",
+        '&lt;b onclick="x"&gt;R&amp;D&lt;/b&gt;',
+    ):
+        assert part in whole, part
+    for part in ("javascript:", "<img", "<b "):
+        assert part not in whole, part
+
+
+async def test_what_can_be_done_with_an_answer(page: Page) -> None:
+    await send(page, "one two")
+    await page.wait_for_selector(DONE)
+    tools = ".assistant .toolbar"
+    await page.click(f"{tools} [title=Play]")
+    await page.wait_for_selector(f"{tools} [title='Stop playing']")
+    await page.wait_for_selector(f"{tools} [title=Play]")  # after 0.2 s
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.click(f"{tools} [title=Copy]")
+    await page.wait_for_selector(f"{tools} [title=Done]")
+    assert await page.evaluate("navigator.clipboard.readText()") == "one two"
+    async with page.expect_download() as started:
+        await page.click(f"{tools} [title=Download]")
+    made = await started.value
+    assert made.suggested_filename == "one-two.wav"
+    with wave.open(str(await made.path())) as file:
+        assert (file.getframerate(), file.getnframes()) == (24_000, 2 * 2403)
+
+    await page.click(f"{tools} [title='Try again']")
+    await page.wait_for_selector(f".message:last-child{tools}, .assistant:last-child .toolbar")
+    assert await page.locator(".assistant").count() == 1
+    await send(page, "three")
+    await page.wait_for_function("() => document.querySelectorAll('.assistant .toolbar').length === 2")
+    await page.hover(".user >> nth=0")
+    await page.click(".user .toolbar [title=Edit] >> nth=0")
+    assert await page.input_value("#text") == "one two"
+    assert await page.locator(".replaced").count() == 4
+    await check_accessible(page)
+    await send(page, "history")
+    await page.wait_for_function("() => document.querySelectorAll('.message').length === 2")
+    await page.wait_for_selector(".assistant.failed .error, .assistant .toolbar")
+    assert await page.inner_text(".assistant .words") == "", "nothing came before"
+
+
+async def test_settings_that_the_pipeline_declares_are_sent(page: Page) -> None:
+    await page.click("#settings")
+    shown = await page.eval_on_selector_all("#settings-form [data-name]", "all => all.map(each => each.dataset.name)")
+    assert shown == ["system", "voice", "temperature", "max_new_tokens", "seed", "speaker.temperature"]
+    await page.fill("#set-system", "Be brief.")
+    await page.select_option("#set-voice", "high")
+    await page.fill("#set-temperature", "0.5")
+    await page.fill("#set-seed", "-1")  # out of bounds: left out
+    await page.click("#settings-more summary")
+    await page.fill("[id='set-speaker.temperature']", "1.5")
+    await page.click("#settings-form [type=submit]")
+    await page.reload()
+    await page.wait_for_selector("#state.ready")
+    async with page.expect_request("**/v1/chat/completions") as asked:
+        await send(page, "one")
+    body = (await asked.value).post_data_json
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (body["temperature"], body["audio"]["voice"]) == (0.5, "high")
+    assert body["stage_sampling"] == {"speaker": {"temperature": 1.5}}
+    assert "seed" not in body
+    assert "max_new_tokens" not in body
+    await page.wait_for_selector(DONE)
+    assert await page.inner_text(".assistant .words") == "one"
+
+
+async def test_conversations_are_kept_renamed_exported_and_removed(page: Page) -> None:
+    for text in ("first words", "second words"):
+        await page.click("#new-chat")
+        await send(page, text)
+        await page.wait_for_selector(".assistant .toolbar")
+    await page.reload()
+    await page.wait_for_selector("#state.ready")
+    assert await page.locator("#chats .title").all_inner_texts() == ["second words", "first words"]
+    await page.click("#chats .title >> nth=1")
+    assert await page.inner_text(".assistant .words") == "first words"
+    await page.click(".assistant [title=Play]")  # its speech is kept, too
+    await page.wait_for_selector(".assistant [title='Stop playing']")
+
+    async def menu(what: str) -> None:
+        await page.hover("#chats li >> nth=1")
+        await page.click("#chats .icon >> nth=1")
+        await page.click(f"#chat-menu [data-act={what}]")
+
+    await page.hover("#chats li >> nth=1")
+    await page.click("#chats .icon >> nth=1")
+    await check_accessible(page)
+    await page.keyboard.press("Escape")
+    await menu("rename")
+    await page.keyboard.type("Another name")
+    await page.keyboard.press("Enter")
+    assert await page.locator("#chats .title").all_inner_texts() == ["second words", "Another name"]
+    async with page.expect_download() as started:
+        await menu("json")
+    made = json.loads(await asyncio.to_thread(Path(await (await started.value).path()).read_text))
+    assert (made["title"], made["model"]) == ("Another name", "tones")
+    assert [(each["role"], each["content"]) for each in made["messages"]] == [
+        ("user", "first words"),
+        ("assistant", "first words"),
+    ]
+    assert made["messages"][1]["speech"].startswith("data:audio/wav;base64,")
+    async with page.expect_download() as started:
+        await menu("md")
+    made = await asyncio.to_thread(Path(await (await started.value).path()).read_text)
+    assert made == "# Another name\n\n**You**\n\nfirst words\n\n**tones**\n\nfirst words\n"
+    await menu("remove")
+    await page.wait_for_selector("#empty")
+    await page.reload()
+    await page.wait_for_selector("#state.ready")
+    assert await page.locator("#chats .title").all_inner_texts() == ["second words"]
+
+
+FULL = """async () => {
+    const { Store } = await import("/page/store.js");
+    const kept = async () => {
+        const store = new Store();
+        await store.open();
+        return store.chats.map((each) => each.id);
+    };
+    const store = new Store();
+    await store.open();
+    const save = (id, size) => store.save({ id, title: id, turns: [{ role: "user", text: "", media: [{ blob: new Blob([new Uint8Array(size)]) }] }] });
+    for (let number = 0; number < 62; number++) await save(`${number}`.padStart(2, "0"), 10);
+    const many = await kept();
+    await save("large", 150e6);
+    await save("larger", 150e6);
+    return [many, await kept()];
+}"""
+
+
+async def test_the_oldest_conversations_go_where_there_are_too_many(page: Page) -> None:
+    many, large = await page.evaluate(FULL)
+    assert (len(many), many[0], many[-1]) == (60, "61", "02")
+    assert large == ["larger"], "200 MB in all"
+
+
+DROPPED = """([kind, name, type, target]) => {
+    const data = new DataTransfer();
+    data.items.add(new File([new Uint8Array([1, 2, 3])], name, { type }));
+    const given = { bubbles: true, cancelable: true };
+    const fire = (one) => document.querySelector(target).dispatchEvent(one);
+    if (kind === "paste") return fire(new ClipboardEvent("paste", { ...given, clipboardData: data }));
+    fire(new DragEvent("dragenter", { ...given, dataTransfer: data }));
+    const shown = !document.getElementById("drop").hidden;
+    fire(new DragEvent("drop", { ...given, dataTransfer: data }));
+    return [shown, document.getElementById("drop").hidden];
+}"""
+
+
+async def test_files_are_dropped_and_pasted(page: Page) -> None:
+    assert await page.evaluate(DROPPED, ["drop", "a.mp4", "video/mp4", "#messages"]) == [True, True]
+    await page.wait_for_selector(".attachment video")
+    await page.evaluate(DROPPED, ["paste", "b.wav", "audio/wav", "#text"])
+    await page.wait_for_selector(".attachment audio")
+    await page.click("[title='Remove a.mp4']")
+    assert await page.locator(".attachment").count() == 1
+
+
+async def test_a_server_that_is_away_is_told_in_words(browser: Browser, address: str) -> None:
+    page = await browser.new_page()
+    page.set_default_timeout(60_000)
+    await page.goto(address)
+    await page.wait_for_selector("#state.ready")
+    await page.route("**/v1/**", lambda route: route.abort())
+    await send(page, "still here")
+    await page.wait_for_selector(".assistant.failed .error")
+    assert await page.inner_text(".error") == "The server does not answer. Is it still running?"
+    assert "Trying again in" in await page.inner_text("#offline")
+    assert await page.evaluate("document.body.classList.contains('away')")
+    await check_accessible(page)
+    await page.unroute("**/v1/**")
+    await page.click("#try-now")
+    await page.wait_for_selector("#state.ready")
+    assert not await page.is_visible("#offline")
+    await page.click(".failed button:has-text('Try again')")
+    await page.wait_for_selector(".assistant:not(.failed) .words:has-text('still here')")
+    await page.close()
+
+
+async def panel(browser: Browser, address: str, **other: object) -> Page:
+    """The page as if the pipeline had other capabilities."""
+    page = await browser.new_page()
+    page.set_default_timeout(60_000)
+
+    async def declared(route: Route) -> None:
+        answer = await route.fetch()
+        told = await answer.json()
+        told["data"][0]["capabilities"] |= other
+        await route.fulfill(response=answer, json=told)
+
+    await page.route("**/v1/models", declared)
+    await page.goto(address)
+    await page.wait_for_selector("#state.ready")
+    return page
+
+
+async def test_a_pipeline_that_only_hears(browser: Browser, address: str, tmp_path: Path) -> None:
+    language = [{"name": "language", "type": "string", "help": "", "choices": ["de", "en"]}]
+    only = {"inputs": ["audio"], "outputs": ["text"], "transcription": "direct", "parameters": {"writer": language}}
+    page = await panel(browser, address, **only)
+    assert not await page.is_visible("#text")
+    assert not await page.is_visible("#talk")
+    _write_turn(tmp_path / "spoken.wav")
+    await page.set_input_files("#file", tmp_path / "spoken.wav")
+    await page.select_option("#set-language", "de")
+    await check_accessible(page)
+    async with page.expect_request("**/v1/audio/transcriptions") as asked:
+        await page.click("#send")
+    assert 'name="language"\r\n\r\nde\r\n' in (await asked.value).post_data_buffer.decode("latin-1")
+    await page.wait_for_selector(".assistant .toolbar")
+    assert "audio:" in await page.inner_text(".assistant .words")
+
+    times = [{"name": "timestamps", "type": "string", "help": "", "choices": ["none", "segment", "word"]}]
+    await page.route("**/v1/models", lambda route: route.abort())
+    await page.close()
+    page = await panel(browser, address, **(only | {"parameters": {"writer": times}}))
+    segments = [{"start": 0.0, "end": 1.5, "text": " One."}, {"start": 61.25, "end": 62.0, "text": " Two."}]
+    await page.route(
+        "**/v1/audio/transcriptions", lambda route: route.fulfill(json={"text": "One. Two.", "segments": segments})
+    )
+    await page.set_input_files("#file", tmp_path / "spoken.wav")
+    await page.click("#send")
+    await page.wait_for_selector(".timed")
+    assert (await page.inner_text(".timed")).split() == ["0:00", "One.", "1:01", "Two."]
+    async with page.expect_download() as started:
+        await page.click("button:has-text('Subtitles')")
+    made = await asyncio.to_thread(Path(await (await started.value).path()).read_text)
+    assert made == "1\n00:00:00,000 --> 00:00:01,500\nOne.\n\n2\n00:01:01,250 --> 00:01:02,000\nTwo.\n"
+    await page.close()
+
+
+async def test_a_pipeline_that_only_speaks(browser: Browser, address: str) -> None:
+    page = await panel(browser, address, inputs=["text"], outputs=["audio"], speech="direct", transcription=None)
+    assert not await page.is_visible("#talk")
+    await page.select_option("#set-voice", "high")
+    await page.fill("#set-speed", "2")
+    await check_accessible(page)
+    async with page.expect_request("**/v1/audio/speech") as asked:
+        await send(page, "one two")
+    body = (await asked.value).post_data_json
+    assert (body["input"], body["voice"], body["speed"]) == ("one two", "high", 2)
+    await page.wait_for_selector(".assistant audio")
+    assert await page.evaluate("document.querySelector('.assistant audio').duration") == pytest.approx(0.1, abs=0.02)
+    await page.close()
+
+
+MOVED = """() => {
+    window.moved = 0;
+    new PerformanceObserver((list) => list.getEntries().forEach((each) => (window.moved += each.value)))
+        .observe({ type: "layout-shift", buffered: true });
+}"""
+
+
+async def test_nothing_moves_while_it_is_loaded(page: Page) -> None:
+    await page.add_init_script(f"({MOVED})()")
+    await page.reload()
+    await page.wait_for_selector("#graph svg")
+    await page.wait_for_function("document.body.classList.contains('drawn')")
+    await page.wait_for_timeout(200)
+    assert await page.evaluate("window.moved") == 0

@@ -19,7 +19,7 @@ const QUESTIONS = ["Say hello.", "Who are you?", "Tell me a joke."];
 const TEXTS = ["Good morning! How did you sleep?", "The train to the sea leaves at ten past nine."];
 const LEADS = { chat: "What is on your mind?", draw: "Describe a picture.", hear: "What was said?", speak: "What shall I say?" };
 const HINTS = { chat: "Message", draw: "Describe a picture", hear: "", speak: "A text to speak" };
-const VERBS = { chat: "Send", draw: "Draw", hear: "Write down", speak: "Speak" };
+const VERBS = { chat: "Send", draw: "Draw", hear: "Transcribe", speak: "Speak" };
 const STATES = { connecting: "Connecting", listening: "Listening", hearing: "Hearing you", thinking: "Thinking", speaking: "Speak to interrupt" };
 
 let model = null;
@@ -347,9 +347,15 @@ function panel(name, on, keep = false) {
   if (keep && innerWidth >= 900) localStorage.setItem(`omni-${name}`, on);
   if (name === "pipeline") graph.poll();
 }
+function panels() {
+  for (const [name, least] of [["sidebar", 1200], ["pipeline", 1000]]) {
+    const kept = localStorage.getItem(`omni-${name}`);
+    panel(name, innerWidth >= 900 && (kept ? kept === "true" : innerWidth >= least));
+  }
+}
+panels();
+matchMedia("(min-width: 900px)").addEventListener("change", panels);
 for (const name of ["sidebar", "pipeline"]) {
-  const kept = localStorage.getItem(`omni-${name}`);
-  panel(name, innerWidth >= 900 && (kept ? kept === "true" : innerWidth >= (name === "sidebar" ? 1200 : 1000)));
   $(`show-${name}`).addEventListener("click", () => panel(name, !document.body.classList.contains(name), true));
 }
 $("backdrop").addEventListener("click", () => panel("sidebar", false));

@@ -117,6 +117,7 @@ export class Messages {
       },
       picture: (blob, alt, isPreview) => {
         const image = element("img", { className: "picture", src: URL.createObjectURL(blob), alt });
+        URL.revokeObjectURL(figure.querySelector("img")?.src);
         figure.replaceChildren(image);
         figure.hidden = false;
         figure.classList.toggle("preview", isPreview);

@@ -43,12 +43,14 @@ export class Settings {
     const [first, rest] = [[], []];
     const quick = []; // at hand beside the text, or the recording
     if (kind === "speak") quick.push(...fields.splice(0));
-    for (const each of known) (FIRST.includes(each.name) ? first : rest).push(this.field(each));
+    for (const each of known) {
+      const place = kind === "hear" && each.name === "language" ? quick : FIRST.includes(each.name) ? first : rest;
+      place.push(this.field(each));
+    }
     for (const [group, others] of Object.entries(kind === "hear" || kind === "draw" ? {} : parameters)) {
       const more = group === own ? [] : others.filter(settable);
       if (more.length) rest.push(element("h3", { textContent: title(group) }), ...more.map((each) => this.field({ ...each, title: title(each.name), name: `${group}.${each.name}` })));
     }
-    if (kind === "hear") quick.push(...first.splice(0).filter((each) => each.querySelector("#set-language") || (first.push(each), false)));
     $("quick").replaceChildren(...quick);
     $("settings-fields").replaceChildren(...fields, ...first);
     $("settings-more").hidden = !rest.length;

@@ -109,7 +109,7 @@ export async function exported(chat, form) {
       const notes = turn.picture ? ["*(a picture)*"] : [];
       return [`**${turn.role === "user" ? "You" : chat.model}**`, ...media, turn.text || turn.failed || "", ...notes].filter(Boolean);
     });
-    return new Blob([[`# ${chat.title}`, ...lines, ""].join("\n\n")], { type: "text/markdown" });
+    return new Blob([`${[`# ${chat.title}`, ...lines].join("\n\n")}\n`], { type: "text/markdown" });
   }
   return new Blob([JSON.stringify(await plain(chat), null, 1)], { type: "application/json" });
 }
