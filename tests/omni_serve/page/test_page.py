@@ -205,7 +205,8 @@ async def test_a_conversation_by_voice(page: Page) -> None:
     drawn = f"{level}.getContext('2d').getImageData(0, 0, {level}.width, {level}.height).data.some((each) => each > 0)"
     assert await page.evaluate(drawn)
     await page.wait_for_selector(".user .said:has-text('Write down what is said. audio:')")  # the transcript
-    await page.wait_for_selector(".user audio")
+    await page.hover(".user")
+    await page.wait_for_selector(".user [title=Play]")
     await check_accessible(page)
     await page.fill("#text", "typed words")
     await page.press("#text", "Enter")

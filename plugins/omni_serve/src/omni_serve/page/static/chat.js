@@ -1,6 +1,7 @@
 // One conversation: asks, and fills the answer, by the ways that a pipeline has; retries, and puts a question back to be changed.
 
 import { chat, samplesOf, speech, transcript, transcriptEvents } from "./api.js";
+import { notice } from "./dom.js";
 import { draw } from "./images.js";
 import { wav } from "./microphone.js";
 import { messagesOf } from "./store.js";
@@ -51,7 +52,7 @@ export class Chat {
   }
 
   async save(chat = this.chat) {
-    if (!chat.turns.length) return;
+    if (!chat.turns.length || (chat !== this.chat && !this.store.chats.includes(chat))) return; // deleted while it was answered
     await this.store.save(chat);
     this.changed();
   }
@@ -126,7 +127,7 @@ export class Chat {
       await this.player.open();
       this.player.begin();
     } catch (error) {
-      this.failed(new Error(`Speech cannot be played here: ${error.message}`));
+      notice(`Speech cannot be played here: ${error.message}`);
     }
   }
 

@@ -50,7 +50,8 @@ export class Messages {
 
   // Shows what the user said; returns `heard`, which writes down words as they come, and `end`.
   user(turn) {
-    const media = (turn.media ?? []).map((each) => preview(each.kind, each.blob, each.name));
+    const shown = ({ kind, blob, name }) => preview(kind, blob, name);
+    const media = turn.spoken && turn.text ? [] : (turn.media ?? []).map(shown);
     const words = element("p", { className: "said", textContent: turn.text });
     const guess = element("span", { className: "guess" });
     const message = this.add(turn, "You", ...media, words);
@@ -59,10 +60,11 @@ export class Messages {
       guess.remove();
       words.textContent = turn.text;
       words.hidden = !turn.text;
-      if (turn.spoken && !message.querySelector("audio")) message.querySelector(".body").prepend(...(turn.media ?? []).map((each) => preview(each.kind, each.blob, each.name)));
+      if (turn.spoken && !turn.text && !message.querySelector("audio")) words.before(...turn.media.map(shown));
       message.querySelector(".toolbar")?.remove();
       const tools = [iconButton("edit", "Edit", () => this.on.edit(turn))];
       if (turn.text) tools.unshift(this.copying(() => turn.text));
+      if (turn.spoken && turn.text && turn.media.length) tools.unshift(iconButton("play", "Play", (button) => this.play(turn, button)));
       message.append(element("div", { className: "toolbar" }, ...tools));
     };
     return {
@@ -187,16 +189,17 @@ export class Messages {
     const same = this.sound.button === button && !this.sound.paused;
     this.sound.pause();
     if (this.on.silence(turn) || same) return;
+    let sound = turn.spoken ? turn.media[0].blob : turn.speech;
     try {
       button.disabled = true;
-      turn.speech ??= await this.on.aloud(turn);
+      sound ??= await this.on.aloud(turn);
     } catch (error) {
       return notice(error.message);
     } finally {
       button.disabled = false;
     }
     URL.revokeObjectURL(this.sound.src);
-    this.sound.src = URL.createObjectURL(turn.speech);
+    this.sound.src = URL.createObjectURL(sound);
     this.sound.button = button;
     dress(button, "stop", "Stop playing");
     await this.sound.play().catch((error) => notice(`It cannot be played here: ${error.message}`));

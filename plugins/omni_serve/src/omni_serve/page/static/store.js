@@ -48,7 +48,7 @@ export class Store {
   }
 
   async write(chat) {
-    if (!this.chats.includes(chat)) return; // removed while it was answered
+    if (!this.chats.includes(chat)) return;
     try {
       if (this.database) await asked(this.objects("readwrite").put(chat));
     } catch {
