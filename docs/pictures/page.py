@@ -49,7 +49,12 @@ def picture_of(color: str) -> bytes:
 
 def converse(page: Page) -> None:
     """Ask questions in three conversations, and wait until the last answer is spoken."""
-    questions = (("Tell me a joke.", None), ("Who are you?", None), ("Say hello.", None), ("What colour is this?", "#d01c1f"))
+    questions = (
+        ("Tell me a joke.", None),
+        ("Who are you?", None),
+        ("Say hello.", None),
+        ("What colour is this?", "#d01c1f"),
+    )
     for number, (text, color) in enumerate((*questions, ("What is your name?", None))):
         if number in (1, 2):
             page.click("#new-chat")

@@ -1,7 +1,7 @@
 """The page in headless Chromium: it sends and stops, text and sound arrive, the microphone is recorded, and nothing is logged or too wide.
 
-``nox -s site`` finds or installs the browser and axe-core; by itself: set ``OMNI_CHROMIUM`` to the executable of a Chromium, and ``OMNI_AXE``
-to axe.min.js, without which nothing is said about accessibility.
+``nox -s site`` finds or installs the browser and axe-core; by itself: set ``OMNI_CHROMIUM`` to the executable of a Chromium, and
+``OMNI_AXE`` to axe.min.js, without which nothing is said about accessibility.
 """
 
 from __future__ import annotations
@@ -435,6 +435,9 @@ async def test_markdown_is_shown_and_html_is_text(page: Page) -> None:
         assert part in whole, part
     for part in ("javascript:", "<img", "<b "):
         assert part not in whole, part
+    for much in ("> " * 20_000, "word " * 13_000):  # nested too deep, and too long: shown as it is
+        shown, _ = await page.evaluate(MARKDOWN, [much, "end"])
+        assert shown == f'<p class="plain">{much.replace(">", "&gt;")}end</p>'
 
 
 async def test_what_can_be_done_with_an_answer(page: Page) -> None:
@@ -551,7 +554,8 @@ FULL = """async () => {
     };
     const store = new Store();
     await store.open();
-    const save = (id, size) => store.save({ id, title: id, turns: [{ role: "user", text: "", media: [{ blob: new Blob([new Uint8Array(size)]) }] }] });
+    const said = (size) => ({ role: "user", text: "", media: [{ blob: new Blob([new Uint8Array(size)]) }] });
+    const save = (id, size) => store.save({ id, title: id, turns: [said(size)] });
     for (let number = 0; number < 62; number++) await save(`${number}`.padStart(2, "0"), 10);
     const many = await kept();
     await save("large", 150e6);

@@ -3,7 +3,7 @@
 import { lexer } from "./marked.esm.js";
 import { copyText, done, element, iconButton } from "./dom.js";
 
-const LONGEST = 200_000; // characters; more is shown as it is
+const LONGEST = 60_000; // characters; more is shown as it is
 const LINKS = new Set(["http:", "https:", "mailto:"]);
 
 function inline(tokens = []) {
@@ -105,20 +105,30 @@ export class Markdown {
     this.place = place;
     this.text = "";
     this.shown = [];
+    this.took = 0; // ms, the last time
   }
 
+  // The longer the text takes to read, the more of it is read at once.
   add(piece) {
     this.text += piece;
-    this.waiting ||= requestAnimationFrame(() => this.show());
+    this.waiting ||= setTimeout(() => this.show(), Math.max(16, 5 * this.took));
   }
 
   show() {
-    cancelAnimationFrame(this.waiting);
+    clearTimeout(this.waiting);
     this.waiting = null;
-    if (this.text.length > LONGEST) {
+    const begun = performance.now();
+    try {
+      if (this.text.length > LONGEST) throw new RangeError("too long");
+      this.blocks();
+    } catch {
+      this.shown = []; // too long, or nested too deep to be read
       this.place.replaceChildren(element("p", { className: "plain", textContent: this.text }));
-      return;
     }
+    this.took = performance.now() - begun;
+  }
+
+  blocks() {
     const blocks = lexer(this.text, { gfm: true, breaks: true }).filter((each) => each.type !== "space");
     let level = 1; // of the page itself; those who listen must not miss a level in between
     for (const each of blocks) if (each.type === "heading") each.level = level = Math.min(each.depth + 1, level + 1, 6);
