@@ -448,7 +448,9 @@ async def test_what_can_be_done_with_an_answer(page: Page) -> None:
     await page.wait_for_selector(f"{tools} [title='Stop playing']")
     await page.wait_for_selector(f"{tools} [title=Play]")  # after 0.2 s
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    await page.click(f"{tools} [title=Copy]")
+    await page.focus(f"{tools} [title=Play]")  # by keyboard
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
     await page.wait_for_selector(f"{tools} [title=Done]")
     assert await page.evaluate("navigator.clipboard.readText()") == "one two"
     async with page.expect_download() as started:
@@ -468,6 +470,11 @@ async def test_what_can_be_done_with_an_answer(page: Page) -> None:
     assert await page.input_value("#text") == "one two"
     assert await page.locator(".replaced").count() == 4
     await check_accessible(page)
+    await page.keyboard.press("Escape")
+    assert await page.locator(".replaced").count() == 0
+    assert await page.input_value("#text") == ""
+    await page.focus(".user .toolbar [title=Edit] >> nth=0")
+    await page.keyboard.press("Enter")
     await send(page, "history")
     await page.wait_for_function("() => document.querySelectorAll('.message').length === 2")
     await page.wait_for_selector(".assistant.failed .error, .assistant .toolbar")

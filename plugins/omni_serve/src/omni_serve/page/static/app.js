@@ -348,7 +348,7 @@ function panel(name, on, keep = false) {
   if (name === "pipeline") graph.poll();
 }
 function panels() {
-  for (const [name, least] of [["sidebar", 1200], ["pipeline", 1000]]) {
+  for (const [name, least] of [["sidebar", 1200], ["pipeline", 1100]]) {
     const kept = localStorage.getItem(`omni-${name}`);
     panel(name, innerWidth >= 900 && (kept ? kept === "true" : innerWidth >= least));
   }
