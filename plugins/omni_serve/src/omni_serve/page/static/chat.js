@@ -9,10 +9,10 @@ import { tell } from "./messages.js";
 
 // Returns what a model is for: "chat", "draw", "hear" for one that only writes recordings down, "speak" for one that only speaks texts.
 export function kindOf({ capabilities }) {
-  const { inputs, outputs, transcription, speech: speaks } = capabilities;
+  const { inputs, outputs, transcription } = capabilities;
   if (outputs.includes("image")) return "draw";
   if (transcription === "direct" && !outputs.includes("audio") && !inputs.includes("text")) return "hear";
-  return speaks === "direct" && !inputs.includes("audio") ? "speak" : "chat";
+  return outputs.includes("audio") && !outputs.includes("text") && !inputs.includes("audio") ? "speak" : "chat";
 }
 
 function fresh() {
