@@ -59,6 +59,14 @@ PACING = evolve(
 )
 """It speaks faster or slower itself: a faster word is cut off."""
 
+READING = evolve(
+    INTERFACE,
+    outputs=[*INTERFACE.outputs, SPEECH],
+    groups=[INTERFACE.groups[0], ParameterGroup("speaker", SPEECH, "speech", [_SAMPLING[0], _SAMPLING[3]])],
+    prompts={},
+)
+"""It speaks given texts as they are."""
+
 
 def understand(payload: StagePayload) -> dict[str, Any]:
     """Return the words of the reply. ``fail`` and ``refuse`` are commands of the tests."""
@@ -171,7 +179,7 @@ def route(request_id: str, payload: StagePayload) -> list[str]:
 
 def terminals(request: OmniRequest) -> list[str]:
     wanted = request.modalities or ["text", "audio"]
-    return [stage for kind, stage in (("text", "write"), ("audio", "speak")) if kind in wanted]
+    return [stage for stage, *kinds in (("write", "text"), ("speak", "audio", "speech")) if {*kinds} & {*wanted}]
 
 
 def speaking_pipeline(interface: Interface = INTERFACE) -> PipelineConfig:

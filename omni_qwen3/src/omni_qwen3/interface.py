@@ -101,7 +101,7 @@ TEXT_INTERFACE = Interface(
 SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker_ar", VOCODER: "code2wav"},
-    outputs=["text", "audio"],
+    outputs=["text", "audio", SPEECH],
     groups=[THINKER, _TALKER],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[
@@ -113,10 +113,6 @@ SPEECH_INTERFACE = evolve(
     ],
     voices_from="talker_config.speaker_id in the checkpoint's config.json",
     sample_rate=24_000,
-    prompts={
-        **TEXT_INTERFACE.prompts,
-        "speech": "Read the following text aloud, word for word, and say nothing else:\n{text}",
-    },
     warmup=[_hello("text", "audio")],
 )
 

@@ -13,6 +13,7 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+import soxr
 import websockets
 from omni_serve_clients import http_client, running_server, socket_to
 from PIL import Image
@@ -79,6 +80,33 @@ async def nothing_runs(app: Application) -> None:
     async with asyncio.timeout(60):
         while app.state.server.admission.running or app.state.server.realtime.count:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("heard", "wanted"), [(48_000, 8_000), (11_025, 16_000)])
+async def test_both_directions_have_any_rate(sdk: openai.AsyncOpenAI, heard: int, wanted: int) -> None:
+    async with sdk.realtime.connect(model="tones") as connection:
+        await connection.recv()
+        sound: Any = {
+            "input": {"format": {"type": "audio/pcm", "rate": heard}, "turn_detection": None},
+            "output": {"format": {"type": "audio/pcm", "rate": wanted}},
+        }
+        await connection.session.update(session={"type": "realtime", "audio": sound})
+        shown = (await connection.recv()).session.audio
+        assert (shown.input.format.rate, shown.output.format.rate) == (heard, wanted)
+        for _ in range(4):
+            await connection.input_audio_buffer.append(audio=base64.b64encode(bytes(heard // 4 * 2)).decode())
+        await connection.input_audio_buffer.commit()
+        await connection.response.create()
+        found = await until(connection, "response.done")
+        said = found[-1].response.output[0].content[0].transcript
+        assert int(said.removeprefix("audio:")) == pytest.approx(44 + 2 * 16_000, abs=8)  # a second of WAV at 16 kHz
+        assert (
+            np.abs(
+                np.frombuffer(sound_of(found), "<i2")
+                - np.frombuffer(pcm16(soxr.resample(tone(said), RATE, wanted)), "<i2")
+            ).max()
+            <= 1
+        )
 
 
 async def test_text_is_answered_in_speech_and_in_text(sdk: openai.AsyncOpenAI) -> None:

@@ -10,7 +10,7 @@ import torch
 from hearing import answer, end, frame, heard
 
 from omni_core.errors import ConfigError
-from omni_torch.vocoder.scheduler import VocoderScheduler
+from omni_torch.vocoder.scheduler import CUT, VocoderScheduler
 
 Work = list[tuple[list[int], torch.Tensor]]
 
@@ -259,6 +259,15 @@ def test_codes_are_returned_only_on_request() -> None:
         scheduler.inbox.put(message)
     scheduler.turn()
     assert scheduler.outbox.drain()[-1].data.codes is None
+
+
+@pytest.mark.parametrize(("reason", "notices"), [("stop", []), ("length", [CUT])])
+def test_speech_that_a_limit_has_cut_says_so(reason: str, notices: list[str]) -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
+    for message in (frame("r", frames_of(1)[0]), *end("r", reason)):
+        scheduler.inbox.put(message)
+    scheduler.turn()
+    assert scheduler.outbox.drain()[-1].data.notices == notices
 
 
 @pytest.mark.parametrize(("initial_chunk", "chunk", "word"), [(0, 1, "initial_chunk"), (1, 0, "chunk")])

@@ -88,16 +88,12 @@ TEXT_INTERFACE = Interface(
 SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker", "mel": "code2mel", VOCODER: "mel2wav"},
-    outputs=["text", "audio"],
+    outputs=["text", "audio", SPEECH],
     groups=[THINKER, _TALKER, _TOKEN2WAV],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), *_METADATA],
     voices_from="spk_dict.pt in the checkpoint",
     sample_rate=24_000,
-    prompts={
-        **TEXT_INTERFACE.prompts,
-        "speech": "Read the following text aloud, word for word, and say nothing else:\n{text}",
-    },
     warmup=[_hello("text", "audio")],
 )
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from omni_core.api import SPEECH, TEXT, VOICE, OmniRequest
 from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
-from omni_serve.encoders import Encoder, encoder, media_type
+from omni_serve.encoders import Encoder, SampleRate, check_rate, encoder, media_type, written
 from omni_serve.errors import invalid, placed
 from omni_serve.live_input import LiveInput
 from omni_serve.parameters import merged
@@ -30,7 +30,7 @@ from omni_serve.voice_names import apply_voice
 
 router = APIRouter(route_class=RawRoute, tags=["speech"])
 
-SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcmu", "pcma"]
 
 
 _DEFAULTS = {"response_format": "mp3", "speed": 1.0, "stream_format": "audio"}
@@ -48,6 +48,7 @@ class SpeechOptions(BaseModel):
     voice: str | dict[str, Any] | None = None
     instructions: str | None = None
     response_format: Annotated[SpeechFormat, _NULL] = "mp3"
+    sample_rate: SampleRate | None = None
     speed: Annotated[float, Field(ge=0.25, le=4.0), _NULL] = 1.0
     extra_body: dict[str, Any] | None = None
 
@@ -73,11 +74,14 @@ async def create_speech(request: Request) -> Response:
     if asked.stream_format == "sse":
         pieces = as_events(call, speaker.encoded(call))
         return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    return Stream(speaker.encoded(call), media_type(asked.response_format))
+    return Stream(speaker.encoded(call), speaker.media_type)
 
 
 class Speaker:
     """Speaks texts with one set of options; all of it is one file.
+
+    Attributes:
+        media_type: of the file.
 
     Raises:
         ApiError: 400, an option is not honoured, or the pipeline speaks no given texts.
@@ -88,25 +92,34 @@ class Speaker:
         self._server, self._key = server, key_of(connection)
         self._options = options
         interface = server.interface
+        check_rate(options.response_format, options.sample_rate, "sample_rate")
+        self.media_type = media_type(options.response_format, options.sample_rate)
         if "audio" not in interface.outputs:
             raise invalid("This pipeline does not speak; it answers in text.", code="unsupported_operation")
-        self._prompt = interface.prompts.get("speech")
-        if TEXT in interface.roles and self._prompt is None:
+        self._prompt = None if interface.speaks_texts else interface.prompts.get("speech")
+        if not interface.speaks_texts and self._prompt is None:
             raise invalid(
                 "This pipeline answers in its own words and reads no text aloud; its speech is in chat completions "
                 "with modalities ['text', 'audio']",
                 code="unsupported_operation",
             )
         given = merged(options.model_extra, options.extra_body, SpeechRequest.model_fields)
-        if options.instructions:
+        self._is_output = SPEECH in interface.outputs
+        parameters = server.speech_parameters if self._is_output else server.parameters
+        self._how = None
+        if self._is_output and not parameters.reads("instructions"):
+            self._how = options.instructions or None
+        elif options.instructions:
             given["instructions"] = options.instructions
-        self._parameters = server.parameters.read(given, SpeechRequest.model_fields)
+        self._parameters = parameters.read(given, SpeechRequest.model_fields)
         server.parameters.pace(self._parameters.params, options.speed)
         self._stretch = 1.0 if server.parameters.paces else options.speed
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
         self._places = {"messages[0].content": "input", VOICE: "voice"}
+        if self._how is not None:
+            self._places |= {"messages[0].content": "instructions", "messages[1].content": "input"}
         self._places |= {f"stage_sampling.{group.name}.instructions": "instructions" for group in interface.groups}
         self._body = connection.scope.get("omni.body")
         self._encoder: Encoder | None = None
@@ -129,7 +142,8 @@ class Speaker:
         if not text.strip():
             raise invalid("input: there is nothing to speak", "input", "invalid_value")
         content = text if self._prompt is None else self._prompt.replace("{text}", text)
-        request = self._request([{"role": "user", "content": content}])
+        how = [{"role": "system", "content": self._how}] if self._how is not None else []
+        request = self._request([*how, {"role": "user", "content": content}])
         return Call(self._server, self._key, request, speech=True, body=self._body, arrived=arrived)
 
     @property
@@ -147,7 +161,7 @@ class Speaker:
         return OmniRequest(
             {"messages": messages, **self._voice},
             self._parameters.params,
-            [each for each in ("text", "audio") if each in outputs],
+            [SPEECH] if self._is_output else [each for each in ("text", "audio") if each in outputs],
             self._parameters.metadata,
         )
 
@@ -159,7 +173,7 @@ class Speaker:
                     if isinstance(piece, Sound):
                         if self._encoder is None:
                             self._encoder = self._new(piece.rate)
-                        if data := self._encoder.write(piece.samples):
+                        if data := await written(self._encoder, piece.samples):
                             yield data
         if last and (rest := self.finish()):
             yield rest
@@ -169,7 +183,8 @@ class Speaker:
         return (self._encoder or self._new(self._server.rate)).finish()
 
     def _new(self, rate: int) -> Encoder:
-        return encoder(self._options.response_format, rate, live=True, speed=self._stretch)
+        form, target = self._options.response_format, self._options.sample_rate
+        return encoder(form, rate, live=True, speed=self._stretch, target=target)
 
 
 async def as_events(call: Call, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

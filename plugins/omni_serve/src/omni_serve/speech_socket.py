@@ -19,7 +19,6 @@ from starlette.websockets import WebSocket
 
 from omni_core.api import SentenceCutter, did_you_mean, shown
 from omni_serve.auth import subprotocol
-from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import collect
 from omni_serve.json_input import check_text, read_event
@@ -104,7 +103,7 @@ class _Session:
         await self._tell(
             "session.started",
             response_format=options.response_format,
-            media_type=media_type(options.response_format),
+            media_type=speaker.media_type,
             **({"streams": True} if speaker.streams else {}),
             **({"x_omni_ignored": list(ignored)} if ignored else {}),
         )

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from attrs import define, field
 
-from omni_serve.encoders import Samples
-from omni_serve.realtime.audio import OutputAudio
+from omni_serve.encoders import Encoder, Samples
+from omni_serve.realtime.audio import output_audio
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.items import Item, Part
 from omni_serve.tool_formats import ToolCall, ToolReader
@@ -45,7 +45,7 @@ class Reply:
     item: Item | None = None
     output: list[Item] = field(factory=list)
     first_sound: float | None = None
-    _audio: OutputAudio | None = None
+    _audio: Encoder | None = None
     _odd: bytes = b""
 
     def created(self) -> list[Event]:
@@ -65,7 +65,7 @@ class Reply:
             return []
         output = self.config.audio.output
         if self._audio is None:
-            self._audio = OutputAudio(output.format.wire, rate, self.speed)
+            self._audio = output_audio(output.format.wire, rate, self.speed)
         events = self._begin()
         if self.first_sound is None:
             self.first_sound = now
