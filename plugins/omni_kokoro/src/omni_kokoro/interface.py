@@ -81,4 +81,5 @@ INTERFACE = Interface(
     voices_from="files in voices/",
     voices_open=True,
     sample_rate=RATE,
+    word_times=True,
 )
