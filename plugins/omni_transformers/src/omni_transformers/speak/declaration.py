@@ -67,7 +67,7 @@ def _sampling(defaults: dict[str, Any], *names: str) -> list[Parameter]:
 def _vits(source: Source) -> Offer:
     speakers = int(source.config.get("num_speakers", 1))
     voices = [str(number) for number in range(speakers)] if speakers > 1 else []
-    return Offer(source.config.get("sampling_rate", 16_000), [SPEED], voices)
+    return Offer(source.config.get("sampling_rate", 16_000), [SPEED], voices, word_times=True)
 
 
 def _speecht5(source: Source) -> Offer:

@@ -43,6 +43,7 @@ class Offer:
         reference: it speaks with the voice of a recording.
         reference_text: that needs the words that are said in it.
         most_characters: of one request.
+        word_times: it knows when its words are heard.
     """
 
     sample_rate: int
@@ -53,6 +54,7 @@ class Offer:
     reference: bool = False
     reference_text: bool = False
     most_characters: int = MOST_CHARACTERS
+    word_times: bool = False
 
 
 @frozen
@@ -89,6 +91,7 @@ class Speaks:
             voices_from=None if offer.voices else offer.voices_from,
             sample_rate=offer.sample_rate,
             reference_text=offer.reference_text,
+            word_times=offer.word_times,
         )
 
     def stages(self, source: Source, given: Given) -> list[StageConfig]:

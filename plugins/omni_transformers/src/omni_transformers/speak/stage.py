@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from omni_core.api import (
     SEED,
@@ -23,6 +23,7 @@ from omni_core.api import (
     OmniRequest,
     Scheduler,
     StagePayload,
+    Word,
     load,
 )
 from omni_media.api import Limits, MediaSource, Samples, sound
@@ -30,7 +31,7 @@ from omni_transformers.calls.batch import Calls
 from omni_transformers.calls.choice import calls_of
 from omni_transformers.calls.lines import Line, turn_in_process
 from omni_transformers.interleaved import Interleaved
-from omni_transformers.speak.speaker import Asked, BySentence, Loading, Speaker, Spoken, Together
+from omni_transformers.speak.speaker import Asked, BySentence, Loading, Said, Speaker, Spoken, Together
 from omni_transformers.speak.speaks import GROUP, MOST_CHARACTERS
 from omni_transformers.speak.turns import Noise
 from omni_transformers.speak.written import TextScheduler, Written
@@ -137,6 +138,8 @@ class _Text:
     noise: Noise
     text: Written
     pieces: list[Samples] = field(factory=list)
+    words: list[Word] = field(factory=list)
+    told: int = 0  # words that were told before the last piece
 
 
 class SideBySide(TextScheduler[_Text]):
@@ -167,25 +170,30 @@ class SideBySide(TextScheduler[_Text]):
     def step(self, states: list[_Text]) -> list[_Text]:
         noises = [state.noise.copy() for state in states]
         with turn_in_process(), torch.inference_mode():
-            sounds = self._model.say_all([(state.text.next or "", state.asked) for state in states], noises)
+            said = self._model.say_all([(state.text.next or "", state.asked) for state in states], noises)
         for state in states:
             state.text.take()
             state.text.is_speaking = False
-        return [
-            _Text(state.asked, noise, state.text, [*state.pieces, _samples(sound)])
-            for state, noise, sound in zip(states, noises, sounds, strict=True)
-        ]
+        return [self._added(*each) for each in zip(states, noises, said, strict=True)]
+
+    def _added(self, state: _Text, noise: Noise, said: Said) -> _Text:
+        start = sum(map(len, state.pieces)) / self._model.rate
+        words = [evolve(each, start=start + each.start, end=start + each.end) for each in said.words]
+        pieces = [*state.pieces, _samples(said.sound)]
+        return _Text(state.asked, noise, state.text, pieces, [*state.words, *words], len(state.words))
 
     def is_done(self, state: _Text) -> bool:
         return state.text.is_spoken
 
     def progress(self, state: _Text) -> AudioChunk | None:
-        return AudioChunk(state.pieces[-1], self._model.rate) if len(state.pieces[-1]) else None
+        if not len(state.pieces[-1]):
+            return None
+        return AudioChunk(state.pieces[-1], self._model.rate, words=state.words[state.told :])
 
     def finish(self, state: _Text) -> AudioResult:
         if state.text.error is not None:
             raise state.text.error
-        return _whole(state.pieces, self._model.rate, state.asked)
+        return evolve(_whole(state.pieces, self._model.rate, state.asked), words=state.words)
 
 
 def _samples(piece: torch.Tensor) -> Samples:
