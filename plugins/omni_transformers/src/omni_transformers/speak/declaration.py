@@ -23,6 +23,12 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
     return _speaks(source).stages(source, given)
 
 
+def may_align(source: Source) -> bool:
+    """Return if a model says words whose times it does not know."""
+    name = source.architecture.name
+    return name in SPEAKERS and not (name.startswith("Musicgen") or SPEAKERS[name].offer(source).word_times)
+
+
 def _speaks(source: Source) -> Speaks:
     name = source.architecture.name
     if name not in SPEAKERS:

@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.api import SEED, SPEECH, VOICE, Interface, Parameter, ParameterGroup, StageConfig
+from omni_core.api import SEED, SPEECH, VOICE, WORD_TIMES, Interface, Parameter, ParameterGroup, StageConfig
+from omni_transformers.align.declaration import aligner_stage
 from omni_transformers.checkpoints import Source
 from omni_transformers.options import Given
 
@@ -91,11 +92,12 @@ class Speaks:
             voices_from=None if offer.voices else offer.voices_from,
             sample_rate=offer.sample_rate,
             reference_text=offer.reference_text,
-            word_times=offer.word_times,
+            word_times=offer.word_times or source.given.aligner is not None,
+            params=[] if source.given.aligner is None else [WORD_TIMES],
         )
 
     def stages(self, source: Source, given: Given) -> list[StageConfig]:
-        """Return the stage."""
+        """Return the stage, and the one that aligns."""
         most = self.offer(source).most_characters
         arguments: dict[str, Any] = {"speaker": self.speaker, "max_characters": most, **given.network}
         if self.shares:
@@ -104,4 +106,9 @@ class Speaks:
             if getattr(given, name) is not None:
                 arguments[name] = getattr(given, name)
         factory = "omni_transformers.speak.stage:create_speaker"
-        return [given.stage(GROUP, factory=factory, factory_args=arguments, terminal=True)]
+        if given.aligner is None:
+            return [given.stage(GROUP, factory=factory, factory_args=arguments, terminal=True)]
+        arguments["tells_parts"] = True
+        after = aligner_stage(given, given.aligner)
+        said = given.stage(GROUP, factory=factory, factory_args=arguments, next=after.name, stream_to=[after.name])
+        return [said, after]
