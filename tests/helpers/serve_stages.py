@@ -168,7 +168,9 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
         yield AudioChunk(pieces[-1], RATE, words=[] if late else times[told:])
         told = told if late else len(times)
     notices = ["it was cut"] if "cut" in payload.data["words"] else []
-    return AudioResult(np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE, notices=notices, words=times)
+    return AudioResult(
+        np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE, notices=notices, words=times
+    )
 
 
 def route(request_id: str, payload: StagePayload) -> list[str]:

@@ -23,7 +23,7 @@ def of_all_paths(scores: np.ndarray, tokens: list[int], blank: int) -> float | N
     return max(sums, default=None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_it_is_the_best_of_all_paths(data: st.DataObject) -> None:
     vocabulary, frames = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 5))
