@@ -5,7 +5,9 @@ from __future__ import annotations
 from tiny_transformers import checkpoint, frame_recognisers, speakers
 from tiny_transformers.driving import outputs, replies, running, say, send, write
 
+from omni_cli.deploy.budgets import problems
 from omni_core.api import WORD_TIMES, OmniRequest, TextChunk
+from omni_core.config.placement import plan
 from omni_transformers.pipeline import transformers
 from omni_transformers.speak.stage import create_speaker
 
@@ -22,6 +24,7 @@ def test_the_interface_declares_what_the_aligner_adds() -> None:
     assert (aligned.interface.word_times, aligned.interface.params) == (True, [WORD_TIMES])
     assert [stage.terminal for stage in aligned.stages] == [False, True]
     assert len({stage.process for stage in aligned.stages}) == 2
+    assert not problems(plan(transformers(folder, aligner=aligner, gpu=0))), "what shares a device has a budget"
 
 
 def test_a_voice_tells_the_parts_that_it_has_spoken() -> None:

@@ -11,7 +11,10 @@ STAGE = "align"
 
 
 def aligner_stage(given: Given, aligner: str) -> StageConfig:
-    """Return the stage behind a voice; it has a process of its own, so that the voice speaks on meanwhile.
+    """Return the stage behind a voice. On a CPU it has a process of its own, so that the voice speaks on meanwhile.
+
+    The voice streams ``AudioChunk``, and ``{"said": text}`` behind the sound of each part of a text; its interface declares ``word_times``
+    and has :data:`omni_core.api.WORD_TIMES` among its ``params``.
 
     Args:
         aligner: folder or hub id of a CTC recogniser.
@@ -26,4 +29,5 @@ def aligner_stage(given: Given, aligner: str) -> StageConfig:
         )
     factory = "omni_transformers.align.stage:create_aligner"
     arguments = {"aligner": aligner, **given.network}
-    return given.stage(STAGE, STAGE, factory=factory, factory_args=arguments, terminal=True)
+    process = STAGE if given.gpu is None else "model"  # processes that share a GPU divide its memory
+    return given.stage(STAGE, process, factory=factory, factory_args=arguments, terminal=True)
