@@ -74,6 +74,17 @@ def test_the_sound_passes_at_once_and_the_words_of_each_part_follow() -> None:
     assert (len(result.samples), result.notices, result.usage) == (10, ["cut"], {"completion_audio_tokens": 3})
 
 
+def test_a_voice_that_tells_no_parts_is_aligned_at_the_end() -> None:
+    aligner, request = Aligner(Shares(), ["text", "speech"]), asked()
+    fed(aligner, "a", request, {"text": "one "}, sound(2), {"text": "two"}, sound(2))
+    ended(aligner, "a", request, 4)
+    assert [data for _, data in told(aligner)] == [(2, []), (2, [])], "the text may go on"
+    aligner.inbox.put(IncomingMessage("a", "stream_done", source="text"))
+    [words, (_, result)] = told(aligner)
+    assert words == ("a", (0, [("one", 0, 0.2), ("two", 0.2, 0.4)]))
+    assert [each.text for each in result.words] == ["one", "two"]
+
+
 @pytest.mark.parametrize("times", [None, "none"])
 def test_who_does_not_ask_gets_the_sound_alone(times: str | None) -> None:
     aligner, request = Aligner(Shares()), asked(times)

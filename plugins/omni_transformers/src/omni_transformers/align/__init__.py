@@ -1,1 +1,1 @@
-"""When are the words of a known text heard in a sound? By a CTC model, as a stage behind a voice."""
+"""Find when the words of a known text are heard in a sound: by a CTC model, in a stage behind a voice."""

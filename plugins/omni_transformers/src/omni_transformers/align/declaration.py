@@ -13,7 +13,7 @@ STAGE = "align"
 def aligner_stage(given: Given, aligner: str) -> StageConfig:
     """Return the stage behind a voice. On a CPU it has a process of its own, so that the voice speaks on meanwhile.
 
-    The voice streams ``AudioChunk``, and ``{"said": text}`` behind the sound of each part of a text; its interface declares ``word_times``
+    The voice streams what :class:`omni_transformers.align.stage.Aligner` reads; its interface declares ``word_times``
     and has :data:`omni_core.api.WORD_TIMES` among its ``params``.
 
     Args:

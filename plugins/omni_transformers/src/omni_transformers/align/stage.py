@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ class _Speech:
         asks: its words are to be told.
         passing: sound that has come and is not passed on.
         heard: the sound of the part that is being spoken.
+        text: that of the whole sound, of a voice that tells no parts.
         rate: of the sound, in Hz.
         samples: those of the parts that are spoken.
         parts: those that are not aligned: text, sound, and the sample with which it begins.
@@ -45,6 +47,7 @@ class _Speech:
     result: AudioResult | None = None
     passing: list[AudioChunk] = field(factory=list)
     heard: list[Samples] = field(factory=list)
+    text: str = ""
     rate: int = 0
     samples: int = 0
     parts: deque[tuple[str, Samples, int]] = field(factory=deque)
@@ -63,11 +66,15 @@ class Aligner(StreamingScheduler[_Speech]):
     """Passes the sound of a voice on, and tells the words of requests that ask for them.
 
     Its input is :class:`AudioChunk`, then an :class:`AudioResult`. The voice streams ``{"said": text}`` behind the sound of each part of
-    the text, in the order in which they are spoken. In each turn one part is aligned.
+    the text, in the order in which they are spoken. Of one that does not know its parts, another stage streams ``{"text": piece}``, and
+    the whole is aligned at the end. In each turn one part is aligned.
+
+    Args:
+        sources: the stages that stream, if there are several.
     """
 
-    def __init__(self, network: Aligns) -> None:
-        super().__init__()
+    def __init__(self, network: Aligns, sources: Sequence[str] = ()) -> None:
+        super().__init__(tuple(sources))
         self._network = network
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Speech:
@@ -82,8 +89,10 @@ class Aligner(StreamingScheduler[_Speech]):
             if state.asks:
                 state.heard.append(np.asarray(chunk.samples, np.float32))
                 state.rate = chunk.sample_rate
-        elif state.asks:
+        elif state.asks and "said" in chunk:
             state.end_part(chunk["said"])
+        elif state.asks:
+            state.text += chunk["text"]
 
     def step(self, states: dict[str, _Speech]) -> dict[str, BaseException]:
         failures: dict[str, BaseException] = {}
@@ -91,6 +100,9 @@ class Aligner(StreamingScheduler[_Speech]):
             for chunk in state.passing:
                 self.emit(name, chunk)
             state.passing.clear()
+            if state.text and self.is_whole(name):
+                state.end_part(state.text)
+                state.text = ""
         due = [name for name, state in states.items() if state.parts and not self.is_aborted(name)]
         if due:
             try:
@@ -119,11 +131,12 @@ class Aligner(StreamingScheduler[_Speech]):
             self.emit(request_id, AudioChunk(np.zeros(0, np.float32), state.rate, words=words))
 
 
-def create_aligner(aligner: str, device: str = "cpu", dtype: str = "auto") -> Aligner:
+def create_aligner(aligner: str, device: str = "cpu", dtype: str = "auto", sources: Sequence[str] = ()) -> Aligner:
     """Return the stage.
 
     Args:
         aligner: folder or hub id of a CTC recogniser.
+        sources: see :class:`Aligner`.
 
     Raises:
         ConfigError: it cannot be loaded.
@@ -131,4 +144,4 @@ def create_aligner(aligner: str, device: str = "cpu", dtype: str = "auto") -> Al
     from omni_transformers.align.network import Network
     from omni_transformers.checkpoints import fetch
 
-    return Aligner(Network(fetch(aligner), device, dtype))
+    return Aligner(Network(fetch(aligner), device, dtype), sources)
