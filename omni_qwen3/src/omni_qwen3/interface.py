@@ -20,6 +20,7 @@ OPTIONS = {
     "gpu": "auto (default: the GPUs of this machine, if there are any), the number of one for every network stage, or none",
     "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
     "chunk": "codec frames in a later piece of sound, at most: each has as many as all before it (`growth` of the vocoder)",
+    "aligner": "folder or hub id of a CTC recogniser that finds when the words of the speech are heard (needs omni-transformers)",
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",

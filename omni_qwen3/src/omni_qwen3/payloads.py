@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 
@@ -77,6 +77,7 @@ class TalkerResult(TypedDict):
 
     frames: int
     finish_reason: str
+    said: NotRequired[str]  # the text of the speech, of a request that asks for the times of its words
 
 
 def thinker_params(params: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,11 @@ def terminal_stages(request: OmniRequest, sound: str = "code2wav") -> list[str]:
     return ["decode", sound] if wants_audio(request) else ["decode"]
 
 
+def aligned_terminal_stages(request: OmniRequest) -> list[str]:
+    """Return those of a pipeline in which ``align`` is behind the sound. Raises as :func:`terminal_stages`."""
+    return terminal_stages(request, "align")
+
+
 def encoders_needed(data: dict[str, Any]) -> list[str]:
     """Return the encoders that a preprocessed prompt has inputs for."""
     return [stage for stage, key in (("image_encoder", "image"), ("audio_encoder", "audio")) if data.get(key)]

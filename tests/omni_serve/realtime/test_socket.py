@@ -188,6 +188,28 @@ async def test_barge_in(sdk: openai.AsyncOpenAI, spoken: Application) -> None:
         assert not (await connection.recv()).item.content[0].transcript
 
 
+async def test_the_sdk_gets_the_words_beside_their_sound(sdk: openai.AsyncOpenAI) -> None:
+    async with sdk.realtime.connect(model="tones") as connection:
+        await connection.recv()
+        output: Any = {"timestamps": "word", "speed": 0.5}
+        await connection.session.update(session={"type": "realtime", "audio": {"output": output}})
+        shown = (await connection.recv()).session.audio.output  # type: ignore[union-attr]
+        assert shown.timestamps == "word"
+        await connection.conversation.item.create(item=user("one late two"))
+        await connection.response.create()
+        events = await until(connection, "response.done")
+    told = [each for each in events if each.type == "response.output_audio.words"]
+    words = [word for each in told for word in each.words]
+    ends = np.cumsum([len(tone(word)) for word in ("one", "late", "two")]) / RATE / 0.5
+    assert [(each["word"], each["end"]) for each in words] == [
+        (word, round(float(end), 3)) for word, end in zip(("one", "late", "two"), ends, strict=True)
+    ]
+    assert len(sound_of(events)) / 2 / RATE == pytest.approx(words[-1]["end"], abs=0.01)
+    assert {(each.item_id, each.content_index) for each in told} == {
+        (each.item_id, each.content_index) for each in events if each.type == "response.output_audio.delta"
+    }
+
+
 async def test_a_transcript_an_image_and_a_tool(sdk: openai.AsyncOpenAI) -> None:
     async with sdk.realtime.connect(model="tones") as connection:
         await connection.recv()

@@ -10,6 +10,7 @@ import torch
 from hearing import answer, end, frame, heard
 
 from omni_core.errors import ConfigError
+from omni_core.protocol.outputs import AudioChunk
 from omni_torch.vocoder.scheduler import CUT, VocoderScheduler
 
 Work = list[tuple[list[int], torch.Tensor]]
@@ -251,6 +252,20 @@ def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None
     (failed,) = scheduler.outbox.drain()
     assert (failed.request_id, failed.type, str(failed.data)) == ("r", "error", "no room")
     assert scheduler.statistics()["running"] == 1
+
+
+def test_what_was_said_follows_the_sound() -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=2)
+    for each in frames_of(3):
+        scheduler.inbox.put(frame("r", each))
+    done, payload = end("r")
+    payload.data.data["said"] = "one"
+    scheduler.inbox.put(done)
+    scheduler.inbox.put(payload)
+    turns(scheduler)
+    *sounds, said, _ = [each.data for each in scheduler.outbox.drain()]
+    assert [type(each) for each in sounds] == [AudioChunk, AudioChunk]
+    assert said == {"said": "one"}
 
 
 def test_codes_are_returned_only_on_request() -> None:

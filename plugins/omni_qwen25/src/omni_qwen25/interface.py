@@ -14,7 +14,7 @@ from omni_torch.api import sampling_parameters
 
 ARCHITECTURES = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni")
 
-OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in name} | {
+OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in name and name != "aligner"} | {
     "dtype": "weights of the encoders, the thinker and the talker: auto (default: the checkpoint's; on a CPU without bfloat16 float32), "
     "float32, bfloat16, float16; token2wav computes in float32",
     "max_audio_seconds": "longest audio clip; the processor's is 300",

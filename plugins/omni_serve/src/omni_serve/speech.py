@@ -24,16 +24,23 @@ from omni_serve.errors import invalid, placed
 from omni_serve.live_input import LiveInput
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import Stream, event
+from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.usage import of_tokens
 from omni_serve.voice_names import apply_voice
+from omni_serve.word_times import WordTimes, ask_for_words, shown, with_words, with_words_in_header
 
 router = APIRouter(route_class=RawRoute, tags=["speech"])
 
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcmu", "pcma"]
 
 
-_DEFAULTS = {"response_format": "mp3", "speed": 1.0, "stream_format": "audio"}
+_DEFAULTS = {
+    "response_format": "mp3",
+    "speed": 1.0,
+    "stream_format": "audio",
+    "timestamps": "none",
+    "word_timestamps": False,
+}
 
 _NULL = BeforeValidator(lambda value, info: _DEFAULTS[info.field_name] if value is None else value)
 """Take ``null`` as not given: clients of many languages send it."""
@@ -50,7 +57,14 @@ class SpeechOptions(BaseModel):
     response_format: Annotated[SpeechFormat, _NULL] = "mp3"
     sample_rate: SampleRate | None = None
     speed: Annotated[float, Field(ge=0.25, le=4.0), _NULL] = 1.0
+    timestamps: Annotated[Literal["none", "word"], _NULL] = "none"
+    word_timestamps: Annotated[bool, _NULL] = False
     extra_body: dict[str, Any] | None = None
+
+    @property
+    def words(self) -> str:
+        """The field that asks for the times of words; empty, if none does."""
+        return "timestamps" if self.timestamps == "word" else "word_timestamps" if self.word_timestamps else ""
 
 
 class SpeechRequest(SpeechOptions):
@@ -63,7 +77,12 @@ class SpeechRequest(SpeechOptions):
 @router.post(
     "/v1/audio/speech",
     openapi_extra=schema(SpeechRequest),
-    responses={200: {"content": {"audio/mpeg": {}, "text/event-stream": {}}, "description": "The sound"}},
+    responses={
+        200: {
+            "content": {"audio/mpeg": {}, "text/event-stream": {}, "application/json": {}},
+            "description": "The sound",
+        }
+    },
 )
 async def create_speech(request: Request) -> Response:
     """Speak a text."""
@@ -72,8 +91,10 @@ async def create_speech(request: Request) -> Response:
     speaker = Speaker(server, request, asked)
     call = speaker.call(asked.input)
     if asked.stream_format == "sse":
-        pieces = as_events(call, speaker.encoded(call))
+        pieces = as_events(call, speaker.encoded(call), speaker.words)
         return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
+    if asked.words:
+        return await unless_gone(request, speaker.with_words(call))
     return Stream(speaker.encoded(call), speaker.media_type)
 
 
@@ -82,6 +103,7 @@ class Speaker:
 
     Attributes:
         media_type: of the file.
+        words: those that are said, if the options ask for them.
 
     Raises:
         ApiError: 400, an option is not honoured, or the pipeline speaks no given texts.
@@ -114,6 +136,9 @@ class Speaker:
         self._parameters = parameters.read(given, SpeechRequest.model_fields)
         server.parameters.pace(self._parameters.params, options.speed)
         self._stretch = 1.0 if server.parameters.paces else options.speed
+        self._live, self.words = True, WordTimes(self._stretch)
+        if options.words:
+            ask_for_words(interface, self._parameters.params, options.words)
         self._voice: dict[str, Any] = {}
         apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
@@ -166,14 +191,15 @@ class Speaker:
         )
 
     async def encoded(self, call: Call, *, last: bool = True) -> AsyncGenerator[bytes]:
-        """Yield the file's bytes for a text; ``last``: it ends with it."""
+        """Yield the file's bytes for a text, or none where there are new words; ``last``: it ends with it."""
         with placed(self._places):
             async with aclosing(call.pieces()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Sound):
                         if self._encoder is None:
                             self._encoder = self._new(piece.rate)
-                        if data := await written(self._encoder, piece.samples):
+                        told = bool(self._options.words) and self.words.add(piece.words)
+                        if (data := await written(self._encoder, piece.samples)) or told:
                             yield data
         if last and (rest := self.finish()):
             yield rest
@@ -184,15 +210,26 @@ class Speaker:
 
     def _new(self, rate: int) -> Encoder:
         form, target = self._options.response_format, self._options.sample_rate
-        return encoder(form, rate, live=True, speed=self._stretch, target=target)
+        return encoder(form, rate, live=self._live, speed=self._stretch, target=target)
+
+    async def with_words(self, call: Call) -> Response:
+        """Return a whole file for a text, with its words beside it."""
+        self._live = False
+        if self._options.words == "word_timestamps":
+            return await with_words_in_header(self.encoded(call), self.words, self.media_type)
+        encoded, name = self.encoded(call), self._options.response_format
+        return await with_words(encoded, self.words, call, name, self.media_type, self._stretch)
 
 
-async def as_events(call: Call, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield speech events. Each piece of sound is its own base64 text."""
+async def as_events(call: Call, pieces: AsyncGenerator[bytes], words: WordTimes) -> AsyncGenerator[bytes]:
+    """Yield speech events. Each piece of sound is its own base64 text; words follow the piece with their end."""
     async with aclosing(pieces):
         async for piece in pieces:
-            data = base64.b64encode(piece).decode()
-            yield b'event: speech.audio.delta\ndata: {"type":"speech.audio.delta","audio":"' + data.encode() + b'"}\n\n'
+            if piece:
+                data = base64.b64encode(piece)
+                yield b'event: speech.audio.delta\ndata: {"type":"speech.audio.delta","audio":"' + data + b'"}\n\n'
+            if told := words.take():
+                yield event({"type": "speech.audio.words", "words": shown(told)}, "speech.audio.words")
     done: dict[str, Any] = {"type": "speech.audio.done", "usage": of_tokens(call.usage)}
     if call.notices:
         done["notices"] = call.notices

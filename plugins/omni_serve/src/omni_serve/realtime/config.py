@@ -99,6 +99,12 @@ class AudioOutput(Fields):
     format: Format = PCM
     voice: str | dict[str, Any] | None = None
     speed: float = Field(default=1.0, ge=0.25, le=1.5)
+    timestamps: Literal["none", "word"] | None = None
+
+    @property
+    def tells_words(self) -> bool:
+        """Return if the times of the words are told."""
+        return self.timestamps == "word"
 
 
 class Audio(Fields):

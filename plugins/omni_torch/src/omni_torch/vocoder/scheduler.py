@@ -63,6 +63,7 @@ class _Sound(Generic[Stream]):
     decoded: list[torch.Tensor] = field(factory=list)  # chunk by chunk, as they were decoded
     frames: int = 0  # of these
     waves: list[torch.Tensor] = field(factory=list)
+    said: str = ""
     until: float | None = None  # when a listener who began to play at the first sound runs out of it
 
 
@@ -75,7 +76,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     Its input is a stream of frames, ``[codebooks]`` int64 each. The first chunk may be ``[frames, codebooks]``: a context, such as the
     recording of a voice, which the network hears before them and whose sound is not sent. The payload marks the end of speech, which was
-    cut if its ``finish_reason`` is ``length``; its request's ``params["return_codes"]`` asks for the frames beside the sound.
+    cut if its ``finish_reason`` is ``length``; its request's ``params["return_codes"]`` asks for the frames beside the sound. If it has
+    ``said``, the text of the speech, that is streamed behind the sound, ``{"said": text}``, for a stage that aligns them.
 
     A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, the first sound of a request is kept until
     what comes after it will be in time (:mod:`omni_torch.vocoder.playout`), and passes are the same while all who listen stay in time
@@ -142,7 +144,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     def on_payload(self, state: _Sound[Stream], payload: StagePayload) -> None:
         state.return_codes = bool(payload.request.params.get("return_codes"))
-        state.is_cut = isinstance(payload.data, Mapping) and payload.data.get("finish_reason") == "length"
+        data = payload.data if isinstance(payload.data, Mapping) else {}
+        state.is_cut, state.said = data.get("finish_reason") == "length", data.get("said", "")
 
     def on_chunk(self, state: _Sound[Stream], chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
         codebooks, size = self._vocoder.codebooks, self._vocoder.codebook_size
@@ -223,6 +226,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             for piece in self._playout.flush(request_id, now):
                 self._send(request_id, state, piece, now)
             self._playout.end(request_id)
+        if state.said:
+            self.emit(request_id, {"said": state.said})
         return self._whole(state)
 
     def forget(self, request_id: str) -> None:
