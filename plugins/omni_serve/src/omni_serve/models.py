@@ -9,7 +9,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.api import TEXT
 from omni_serve.bodies import json_response
 from omni_serve.encoders import FORMATS
 from omni_serve.pictures import FORMATS as FORMATS_WITH_LOSS
@@ -55,7 +54,7 @@ def model_object(server: Server, name: str) -> dict[str, Any]:
 def capabilities(server: Server) -> dict[str, Any]:
     """Return what the pipeline offers."""
     interface = server.interface
-    speech = _by("speech", "direct" if "audio" in interface.outputs and TEXT not in interface.roles else None, server)
+    speech = _by("speech", "direct" if interface.speaks_texts else None, server)
     found: dict[str, Any] = {
         "inputs": [each for each in interface.inputs if each != "reference"],
         "input_streams": interface.input_streams,
@@ -65,6 +64,7 @@ def capabilities(server: Server) -> dict[str, Any]:
         "translation": _by("translation", "direct" if "task" in parameters_of(interface) else None, server),
         "tools": interface.tool_format is not None,
         "limits": interface.limits,
+        "plain_parameters": interface.plain_group.name if interface.plain_group is not None else None,
         "parameters": {group.name: [_parameter(each) for each in group.parameters] for group in interface.groups},
     }
     if "audio" in interface.outputs:

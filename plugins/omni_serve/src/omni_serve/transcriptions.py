@@ -29,7 +29,7 @@ from omni_serve.cuts import Part, cut
 from omni_serve.errors import ApiError, invalid, placed
 from omni_serve.forms import form_schema, read_form
 from omni_serve.long_recordings import PLACES, LongCall
-from omni_serve.media import check_media, is_pcm, uploaded_sound
+from omni_serve.media import check_media, pcm_rate, uploaded_sound
 from omni_serve.realtime.vad import TurnDetector, detector_class
 from omni_serve.recognition import listens, transcription_request
 from omni_serve.server import Server, key_of, server_of
@@ -157,7 +157,7 @@ async def _recording(server: Server, form: FormData) -> _Recording:
     except ApiError as error:
         error.param = "file"
         raise
-    has_header = not is_pcm(file.filename or "", file.content_type or "")
+    has_header = pcm_rate(file.filename or "", file.content_type or "") is None
     return _Recording(data, file.file if has_header else None, found.seconds, found.samples)
 
 
