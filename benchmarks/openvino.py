@@ -3,10 +3,10 @@
     python benchmarks/openvino.py [--python PYTHON --exported FOLDER] [--weights W] [--stages one|separate] [--quick] [--json FILE]
 
 PYTHON: the interpreter of an environment with ``openvino-genai`` 2026.4.1; FOLDER: what ``optimum-cli export openvino --task
-image-text-to-text --weight-format fp32|int8`` (optimum-intel 2.2.0, transformers 5.5.4) makes of the checkpoint that ``omni
-tiny-checkpoint qwen3 DIRECTORY --shape mid`` writes. Without them only ours is measured. Each side is a process that waits while the other one computes;
-rounds alternate, with fresh prompts. Both are greedy; texts of float32 weights must be equal. ``OmniPipeline`` answers one request after
-the other. Memory is PSS, of our process and all that it starts.
+image-text-to-text --weight-format fp32|int8`` (optimum-intel 2.2.0, transformers 5.5.4) makes of the checkpoint that
+``omni tiny-checkpoint qwen3 DIRECTORY --shape mid`` writes. Without them only ours is measured. Each side is a process that waits
+while the other one computes; rounds alternate, with fresh prompts. Both are greedy; texts of float32 weights must be equal.
+``OmniPipeline`` answers one request after the other. Memory is PSS, of our process and all that it starts.
 """
 
 from __future__ import annotations
