@@ -87,8 +87,8 @@ def ours(checkpoint: str, weights: str, stages: str, pieces: int, **_: Any) -> R
     from omni_qwen3.pipeline import qwen3_omni
 
     config = qwen3_omni(checkpoint, processes=stages, initial_chunk=pieces, max_context=2048)
-    quantized = {} if weights == "float32" else {"quantization": weights}
-    more = {"thinker": quantized, "talker_ar": quantized}
+    options = {"prefix_cache": False, **({} if weights == "float32" else {"quantization": weights})}
+    more = {"thinker": options, "talker_ar": options}
     config = evolve(
         config,
         stages=[evolve(each, factory_args={**each.factory_args, **more.get(each.name, {})}) for each in config.stages],
