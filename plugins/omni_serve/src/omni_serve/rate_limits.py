@@ -1,4 +1,4 @@
-"""What a key may have per minute: requests, tokens and seconds of sound, and how clients are told of it.
+"""Limit what a key may have per minute, requests, tokens and seconds of sound, and tell clients what is left.
 
 A state machine without IO: amounts and times in, decisions and headers out. OpenAI has names for headers of requests and tokens; those
 of seconds of sound are the ones that other servers of its API send.
@@ -28,7 +28,7 @@ HEADERS = tuple(f"x-ratelimit-{what}-{kind}" for kind in _KINDS for what in ("li
 
 @define
 class Budgets:
-    """What is left of a key's limits per minute. What is known only afterwards, tokens and seconds, may overdraw them."""
+    """Count what is left of a key's limits per minute. Tokens and seconds, which are known only afterwards, may overdraw them."""
 
     _buckets: dict[str, Bucket]
 
