@@ -37,6 +37,7 @@ from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.live_input import LiveInput
 from omni_serve.media import share_of
 from omni_serve.server import Server
+from omni_serve.usage import of_tokens
 from omni_serve.voice_store import Voice
 
 
@@ -93,7 +94,8 @@ class Call:
         transcript: the whole of it, with its times.
         input: the input that is still coming; the request is without it.
         guesses: true if :meth:`pieces` has :class:`Guess` pieces, too.
-        heard: true if its pieces of text are :class:`Heard` ones: all that is told of segments, words and tokens comes with them.
+        tells: true if its pieces of text are :class:`Heard` ones: all that is told of segments, words and tokens comes with them.
+        heard_seconds: of the recording that is to be written down, by its header.
         thinks: true if :meth:`pieces` has :class:`Thought` pieces, too; ``thoughts`` has all of them in any case.
     """
 
@@ -104,7 +106,8 @@ class Call:
     transcribes: bool = field(default=False, kw_only=True)
     thinks: bool = field(default=False, kw_only=True)
     guesses: bool = field(default=False, kw_only=True)
-    heard: bool = field(default=False, kw_only=True)
+    tells: bool = field(default=False, kw_only=True)
+    heard_seconds: float = field(default=0.0, kw_only=True)
     input: LiveInput | None = field(default=None, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
@@ -121,6 +124,7 @@ class Call:
     _told_words: int = 0
     _guess: str = ""
     _told: Counter[str] = field(factory=Counter)
+    _texts: int = 0
 
     async def pieces(self) -> AsyncGenerator[str | Sound]:
         """Yield pieces of text and of speech as they are made.
@@ -155,7 +159,7 @@ class Call:
                             self.body.give_back()
                         media.leave()  # the first result comes after the media have been read
                         piece = self._piece(event.data)
-                        if self.heard and not isinstance(piece, Sound):
+                        if self.tells and not isinstance(piece, Sound):
                             piece = self._heard(piece, event.data)
                         if piece is not None:
                             yield piece
@@ -248,6 +252,7 @@ class Call:
     def _text(self, text: str) -> str | None:
         if not text:
             return None
+        self._texts += 1
         if not self._wrote:
             self._wrote = True
             if self.input is not None:  # it may be heard long before its end
@@ -273,13 +278,21 @@ class Call:
         self.audio_seconds += len(samples) / data.sample_rate
         return Sound(samples, data.sample_rate, data.words)
 
+    @property
+    def heard(self) -> float:
+        """The seconds of the recording that is written down; 0: not known."""
+        told = self.transcript.duration if self.transcript is not None else None
+        return told or self.heard_seconds
+
     def _account(self) -> None:
         metrics = self.server.metrics
         if self.audio_seconds:
             metrics.audio_seconds.inc(self.audio_seconds)
             if self.input is None:
                 metrics.rtf.observe((self._last_sound - self.arrived) / self.audio_seconds)
-            self.server.admission.charge(self.key, self.audio_seconds)
+        # An answer that was broken off has not been counted by the pipeline: a piece of its text is at least a token.
+        tokens = of_tokens(self.usage)["total_tokens"] or self._texts
+        self.server.admission.charge(self.key, tokens, self.audio_seconds + self.heard)
         for kind in ("prompt_tokens", "completion_tokens"):
             if kind in self.usage:
                 metrics.tokens.labels(kind.removesuffix("_tokens")).inc(self.usage[kind])

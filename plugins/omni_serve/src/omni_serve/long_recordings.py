@@ -64,6 +64,11 @@ class LongCall:
     _written: asyncio.Queue[_Writing | None] = field(factory=asyncio.Queue)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
 
+    @property
+    def heard(self) -> float:
+        """The seconds of the recording that are written down."""
+        return self.transcript.duration or 0.0
+
     async def pieces(self) -> AsyncGenerator[Heard]:
         """Yield the pieces of all parts, in order. Raises as :meth:`Call.pieces`, for the first part that fails."""
         ahead = asyncio.Semaphore(self.most * AHEAD)
@@ -122,7 +127,8 @@ class LongCall:
             self.request(data),
             speech=False,
             transcribes=True,
-            heard=True,
+            tells=True,
+            heard_seconds=writing.seconds,
             body=Held(self.server.body_budget),  # the whole was counted
         )
         del data

@@ -49,7 +49,7 @@ def diarized(call: Call | LongCall, seconds: float | None) -> dict[str, Any]:
         "task": "transcribe",
         "duration": next((each for each in (heard, seconds) if each is not None), 0.0),
         "segments": speakers.told(found.segments if found is not None else []),
-        "usage": of_transcript(call.usage),
+        "usage": of_transcript(call.usage, call.heard),
     }
 
 

@@ -85,7 +85,7 @@ async def _answer(server: Server, request: Request, task: str) -> Response:
     if asked.format == SPEAKERS:
         answer |= diarized(call, recording.seconds)
     elif asked.format == "json":
-        answer["usage"] = of_transcript(call.usage)
+        answer["usage"] = of_transcript(call.usage, call.heard)
     else:
         answer |= verbose(call, asked.times, asked.task, str(asked.given.get("language") or ""), recording.seconds)
         answer |= {"language": "english"} if task == "translate" else {}
@@ -111,7 +111,7 @@ def _as_it_comes(server: Server, request: Request, form: ComingForm, more: bool)
     body.give_back()  # the length that was announced; what waits of it is little
     limits = _of_recordings(server.settings.limits)
     sound = ComingSound(form, request.receive, more, body, limits, fields)
-    call = Call(server, key_of(request), omni, speech=False, transcribes=True, heard=True, body=body, input=sound)
+    call = Call(server, key_of(request), omni, speech=False, transcribes=True, tells=True, body=body, input=sound)
 
     async def events() -> AsyncGenerator[bytes]:
         async with sound.coming(), aclosing(_events(call, asked)) as made:
@@ -178,7 +178,9 @@ def _call(server: Server, request: Request, asked: Asked, recording: _Recording)
             )
             raise ApiError(413, message, param="file", code="media_too_large")
         omni = transcription_request(server, recording.data, asked.given, asked.task)
-        return Call(server, key_of(request), omni, speech=False, transcribes=True, heard=True, body=body)
+        call = Call(server, key_of(request), omni, speech=False, transcribes=True, tells=True, body=body)
+        call.heard_seconds = seconds
+        return call
     chunking = asked.chunking or Chunking.auto(server.settings.realtime)
     transcription_request(server, b"", asked.given, asked.task)  # its mistakes are those of the form
     file, data, recording.data = recording.file, recording.data, b""
