@@ -71,9 +71,7 @@ class Stage(StageThread):
         self._metrics = StageMetrics()
         self._requests = Requests()
         self.groups = Groups(spec.name, function(spec.expand_fn))
-        self._outputs = Outputs(
-            spec,
-            scheduler,
+        made = (
             self._requests,
             outbound,
             self._metrics,
@@ -82,6 +80,7 @@ class Stage(StageThread):
             self._complete,
             self._fail,
         )
+        self._outputs = Outputs(spec, scheduler, *made)
         self._inflow = Inflow(spec, self._requests, outbound, self._outputs.is_full)
         self._full: set[str] = set()
         if spec.stream_from:
@@ -118,8 +117,7 @@ class Stage(StageThread):
     def profile(self, recorder: Recorder | None) -> None:
         if self._phases is not None:
             self._phases.detach()
-        attached = None if recorder is None else recorder.attach(self.name, self.scheduler.inbox, self.scheduler)
-        self._phases = attached
+        self._phases = None if recorder is None else recorder.attach(self.name, self.scheduler.inbox, self.scheduler)
 
     @property
     def completed(self) -> int:
@@ -216,6 +214,10 @@ class Stage(StageThread):
         """Return whether a stage of another part streams what is the input of this one."""
         return self.spec.enters is not None and bool(source) and source in self.spec.stream_from
 
+    def _waits_to_open(self, active: ActiveRequest) -> bool:
+        """Return whether what a part streams comes before what the request is opened with, which this stage waits for."""
+        return active.payload_from is None and bool(self.spec.wait_for)
+
     def _give(self, active: ActiveRequest, payload: StagePayload, source: str | None) -> None:
         """Give the scheduler a request: of another part, whose result is the input here, as a client would have sent it."""
         active.payload_from = source or ""
@@ -229,9 +231,17 @@ class Stage(StageThread):
         message = IncomingMessage(active.request_id, "new_request", payload, shown, None, active.request)
         for part in self.groups.expand(message) if self.groups.used else (message,):
             self.scheduler.inbox.put(part)
-        whole = source is not None and view is not None and view.reads_streams
-        if whole and (not is_stream or active.arrived.get(source or "", (0, None))[0] & DONE):
+        if source is None or view is None or not view.reads_streams:
+            return
+        active.is_opened = (
+            not is_stream and payload.request.is_streamed and any(map(self._streams_in, self.spec.stream_from))
+        )
+        if not active.is_opened and (not is_stream or active.arrived.get(source, (0, None))[0] & DONE):
             self._put_done(active, None)
+        if active.early:
+            self._inflow.anew(active)
+        while active.early:
+            active.early.pop(0)()
 
     def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
         """Take one stream chunk of another stage, or of the client (``""``): ``(data, metadata, request or None)``."""
@@ -242,9 +252,13 @@ class Stage(StageThread):
             data, metadata, request = value
             self._see(active, request)
             if self._streams_in(source):
+                if self._waits_to_open(active):
+                    active.early.append(partial(self.receive_chunk, request_id, source, value))
+                    self._inflow.add(request_id, source, rough_nbytes(data))
+                    return
                 if active.payload_from is None:
                     self._give(active, active.payload(None), source)
-                if active.payload_from != source:
+                if not active.takes_from(source):
                     return  # another part's result was the input
                 try:
                     data = self._calls.without(active, source, data)
@@ -267,8 +281,12 @@ class Stage(StageThread):
             if active is None:
                 return
             active.note(source, DONE, handed_to)
-            if self._streams_in(source) and active.payload_from != source:
-                return  # it had no chunks: its payload, which comes next, says so; or it is not the input
+            if self._streams_in(source):
+                if self._waits_to_open(active):
+                    active.early.append(partial(self.receive_done, request_id, source))
+                    return
+                if not active.takes_from(source):
+                    return  # it had no chunks: its payload, which comes next, says so; or it is not the input
             if (rest := self._calls.rest(active, source)) is not None:
                 self._put_chunk(active, source, rest, None)
             self._put_done(active, None if self.spec.enters is not None else self._names.own(source) or None)
