@@ -203,8 +203,9 @@ class Interface:
             the voice of a recording.
         input_streams: kinds of chunks (:data:`STREAM_KINDS`) of which the input of a request may be a stream (``open_request``). The entry
             stage's scheduler then gets ``stream_chunk`` and ``stream_done`` messages; of a request that came whole, ``stream_done`` alone.
-        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``, and ``transcript`` if a pipeline that also
-            answers can be asked to write a recording down and no more.
+        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``, and of a pipeline that also answers
+            ``transcript`` if it can be asked to write a recording down and no more, and ``speech`` if it can be asked to speak the text
+            of the last message, word for word, and no more.
         groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.

@@ -90,8 +90,8 @@ class Speaker:
         interface = server.interface
         if "audio" not in interface.outputs:
             raise invalid("This pipeline does not speak; it answers in text.", code="unsupported_operation")
-        self._prompt = interface.prompts.get("speech")
-        if TEXT in interface.roles and self._prompt is None:
+        self._prompt = interface.prompts.get("speech") if SPEECH not in interface.outputs else None
+        if TEXT in interface.roles and SPEECH not in interface.outputs and self._prompt is None:
             raise invalid(
                 "This pipeline answers in its own words and reads no text aloud; its speech is in chat completions "
                 "with modalities ['text', 'audio']",
@@ -144,10 +144,11 @@ class Speaker:
 
     def _request(self, messages: list[dict[str, Any]]) -> OmniRequest:
         outputs = self._server.interface.outputs
+        wanted = [SPEECH] if SPEECH in outputs else [each for each in ("text", "audio") if each in outputs]
         return OmniRequest(
             {"messages": messages, **self._voice},
             self._parameters.params,
-            [each for each in ("text", "audio") if each in outputs],
+            wanted,
             self._parameters.metadata,
         )
 
