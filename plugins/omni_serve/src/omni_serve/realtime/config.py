@@ -20,6 +20,7 @@ from omni_serve.ignored import check_unknown, ignore
 from omni_serve.parameters import ignore_parameter
 from omni_serve.realtime import beta
 from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire
+from omni_serve.realtime.sentence_end import Eagerness
 
 READ_ONLY = ("id", "object", "expires_at")
 """Fields of a session object that clients send back as they got them."""
@@ -61,14 +62,22 @@ PCM = Format(type="audio/pcm", rate=24_000)
 
 
 class ServerVad(Fields):
-    """The server finds the turns of the user by voice activity."""
+    """The server finds the turns of the user by voice activity; ``semantic_vad``: and ends them by what was said, too."""
 
-    type: Literal["server_vad"]
+    type: Literal["server_vad", "semantic_vad"]
     threshold: float = Field(default=0.5, ge=0, le=1)
     prefix_padding_ms: int = Field(default=300, ge=0, le=5_000)
     silence_duration_ms: int = Field(default=500, ge=20, le=10_000)
     create_response: bool = True
     interrupt_response: bool = True
+    eagerness: Eagerness | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_type(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {**given, "eagerness": given.get("eagerness") or "auto" if given.get("type") == "semantic_vad" else None}
 
 
 SERVER_VAD = ServerVad(type="server_vad")
@@ -279,10 +288,6 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
     for name in [each for each in given if each not in SessionConfig.model_fields and not offer.reads(each)]:
         if (value := given.pop(name)) != as_shown.get(name):  # clients send a session back as they got it
             ignore_parameter(name, value, SessionConfig.model_fields, where=where)
-    if _at(given, "audio", "input", "turn_detection", "type") == "semantic_vad":
-        # No model here judges if a sentence is complete: turns end by voice activity.
-        ignore(f"{where}.audio.input.turn_detection.type")
-        given = _merged(given, {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
     before = config.model_dump()
     if isinstance(
         _at(patch, "audio", "input", "turn_detection"), dict
@@ -296,6 +301,7 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
     elif made.audio.input.transcription is not None and not (offer.transcribes or made.transcribes_only):
         ignore(f"{where}.audio.input.transcription")
         made = _transcribing(made, None)
+    made = _ending_turns(made, offer, _at(given, "audio", "input", "turn_detection"), where)
     offer.verify(made, where)
     return made
 
@@ -354,6 +360,19 @@ def check_names(given: Mapping[str, Any], model: type[BaseModel], where: str) ->
 
 def _transcribing(config: SessionConfig, transcription: Transcription | None) -> SessionConfig:
     sound = config.audio.input.model_copy(update={"transcription": transcription})
+    return config.model_copy(update={"audio": config.audio.model_copy(update={"input": sound})})
+
+
+def _ending_turns(config: SessionConfig, offer: Offer, given: Any, where: str) -> SessionConfig:
+    """Return the configuration with turns that end by voice activity where what is said is not written down meanwhile."""
+    sound = config.audio.input
+    vad, writes = sound.turn_detection, offer.listens and sound.transcription is not None
+    if vad is None or (vad.eagerness is not None and writes):
+        return config
+    for name in ("type",) * (vad.eagerness is not None) + ("eagerness",) * (_at(given, "eagerness") is not None):
+        ignore(f"{where}.audio.input.turn_detection.{name}")
+    vad = vad.model_copy(update={"type": "server_vad", "eagerness": None})
+    sound = sound.model_copy(update={"turn_detection": vad})
     return config.model_copy(update={"audio": config.audio.model_copy(update={"input": sound})})
 
 

@@ -144,6 +144,8 @@ class Session:
     def said(self, item: str, text: str, guess: str = "") -> list[Action]:
         """Take words of a transcript; ``guess``: those that may follow, and may still change."""
         self._do(self._transcripts.said(item, text, guess))
+        if item == self._turn:
+            self._heard.said(self._transcripts.text(item) + guess)
         return self._take()
 
     def taken(self, item: str, count: int) -> list[Action]:
