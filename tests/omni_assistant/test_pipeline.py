@@ -20,6 +20,7 @@ import pytest_asyncio
 import soundfile
 from attrs import evolve
 from omni_serve_clients import http_client, socket_to
+from realtime_events import append, silence, user_text, voice
 
 from omni_assistant.pipeline import NO_MODEL, assistant
 from omni_core.api import (
@@ -142,10 +143,10 @@ async def test_a_server_speaks_given_texts_in_every_voice(pipe: AsyncPipe, tmp_p
     assert uploaded.status_code == 200, uploaded.text
     names = [each["name"] for each in (await http_client(app).get("/v1/audio/voices")).json()["data"]]
     assert names == ["high", "low", "Anna"]
-    for voice, factor in {"high": 1, "low": -1, "Anna": 2}.items():
-        wav = await client.audio.speech.create(model="assistant", input="Good day.", voice=voice, response_format="wav")
+    for name, factor in {"high": 1, "low": -1, "Anna": 2}.items():
+        wav = await client.audio.speech.create(model="assistant", input="Good day.", voice=name, response_format="wav")
         samples, _ = soundfile.read(io.BytesIO(wav.content))
-        assert parts.spoken(samples / factor) == "Good day.", voice
+        assert parts.spoken(samples / factor) == "Good day.", name
         assert np.all(samples * factor > 0)
     models = await client.models.list()
     assert (models.data[0].model_extra or {})["capabilities"]["speech"] == "direct"
@@ -157,6 +158,25 @@ async def test_a_server_speaks_given_texts_in_every_voice(pipe: AsyncPipe, tmp_p
         while not told or told[-1]["type"] != "session.done":
             told += [json.loads(text)] if (text := (await socket.receive()).get("text")) else []
     assert [each["sentence_text"] for each in told if each["type"] == "audio.start"] == ["One.", "Two."]
+
+
+async def test_a_user_who_speaks_ends_what_is_said_and_written(pipe: AsyncPipe, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "wrote")
+    async with socket_to(create_app(pipe, Settings()), "/v1/realtime") as socket:
+        session = {"type": "realtime", "forever": str(tmp_path / "wrote")}
+        await socket.send_json({"type": "session.update", "session": session})
+        await socket.send_json(user_text("hello"))
+        await socket.send_json({"type": "response.create"})
+        kinds: list[str] = []
+        while kinds.count("response.output_audio.delta") < 3:
+            kinds.append((await socket.receive_json())["type"])
+        await socket.send_json(append(np.concatenate([silence(0.3), voice(0.3)])))
+        while "response.done" not in kinds:
+            kinds.append((last := await socket.receive_json())["type"])
+        assert last["response"]["status_details"]["reason"] == "turn_detected"
+        detected = kinds.index("input_audio_buffer.speech_started")
+        assert "response.output_audio.delta" not in kinds[detected:], "not a chunk after the detection of speech"
+        assert await asyncio.to_thread((tmp_path / "wrote").read_text) == "wrote"
 
 
 async def test_the_client_sees_what_is_heard_and_hears_speech_before_the_text_has_ended(
