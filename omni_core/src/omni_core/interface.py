@@ -203,9 +203,9 @@ class Interface:
             the voice of a recording.
         input_streams: kinds of chunks (:data:`STREAM_KINDS`) of which the input of a request may be a stream (``open_request``). The entry
             stage's scheduler then gets ``stream_chunk`` and ``stream_done`` messages; of a request that came whole, ``stream_done`` alone.
-        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``, and of a pipeline that also answers
-            ``transcript`` if it can be asked to write a recording down and no more, and ``speech`` if it can be asked to speak the text
-            of the last message, word for word, and no more.
+        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``; of a pipeline that also answers,
+            ``transcript`` if it can be asked to write a recording down and no more, and ``speech`` if it can be asked to speak the text of
+            the last message, word for word, and no more: there is no other message but one of the system, which says how it is spoken.
         groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.
@@ -244,6 +244,11 @@ class Interface:
     reads_transcripts: bool = False
     prompts: dict[str, str] = field(factory=dict)
     warmup: list[dict[str, Any]] = field(factory=list)
+
+    @property
+    def speaks_texts(self) -> bool:
+        """True if it speaks a given text word for word: as the output ``speech``, or because it does nothing else."""
+        return SPEECH in self.outputs or ("audio" in self.outputs and TEXT not in self.roles)
 
     @property
     def plain_group(self) -> ParameterGroup | None:
