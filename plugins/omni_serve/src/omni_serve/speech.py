@@ -90,14 +90,15 @@ class Speaker:
         interface = server.interface
         if "audio" not in interface.outputs:
             raise invalid("This pipeline does not speak; it answers in text.", code="unsupported_operation")
-        self._prompt = interface.prompts.get("speech") if SPEECH not in interface.outputs else None
-        if TEXT in interface.roles and SPEECH not in interface.outputs and self._prompt is None:
+        self._prompt = None if interface.speaks_texts else interface.prompts.get("speech")
+        if not interface.speaks_texts and self._prompt is None:
             raise invalid(
                 "This pipeline answers in its own words and reads no text aloud; its speech is in chat completions "
                 "with modalities ['text', 'audio']",
                 code="unsupported_operation",
             )
         given = merged(options.model_extra, options.extra_body, SpeechRequest.model_fields)
+        self._is_output = SPEECH in interface.outputs
         if options.instructions:
             given["instructions"] = options.instructions
         self._parameters = server.parameters.read(given, SpeechRequest.model_fields)
@@ -144,11 +145,10 @@ class Speaker:
 
     def _request(self, messages: list[dict[str, Any]]) -> OmniRequest:
         outputs = self._server.interface.outputs
-        wanted = [SPEECH] if SPEECH in outputs else [each for each in ("text", "audio") if each in outputs]
         return OmniRequest(
             {"messages": messages, **self._voice},
             self._parameters.params,
-            wanted,
+            [SPEECH] if self._is_output else [each for each in ("text", "audio") if each in outputs],
             self._parameters.metadata,
         )
 
