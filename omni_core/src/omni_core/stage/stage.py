@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from omni_core.protocol.specs import StageSpec
 from omni_core.protocol.structure import rough_nbytes
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_core.stage.active_requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
+from omni_core.stage.computes import Computes
 from omni_core.stage.fan_in import FanIn
 from omni_core.stage.groups import Groups
 from omni_core.stage.inflow import Inflow
@@ -88,8 +88,7 @@ class Stage(StageThread):
             if hasattr(scheduler, "hold_input"):
                 scheduler.hold_input = self._inflow.hold
         self._phases: StageRecorder | None = None
-        self._dropped: dict[str, float] = {}
-        """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
+        self._computes = Computes(scheduler, self._requests)
         self._names = Names(spec.part)
         self._calls = Calls({} if spec.enters is None else spec.enters.tool_formats, outbound.services)
         own = self._names.own
@@ -135,25 +134,10 @@ class Stage(StageThread):
         }
 
     def running_computes(self) -> dict[str, float]:
-        """Return the requests of the running compute, with the ``time.monotonic()`` of its begin.
-
-        Of a scheduler that does not report it, a compute goes on since the scheduler has last read its inbox or put something out.
-        """
-        scheduler = self.scheduler
-        if callable(getattr(scheduler, "running_computes", None)):
+        """Return the requests of the running compute, with the ``time.monotonic()`` of its begin."""
+        if callable(getattr(self.scheduler, "running_computes", None)):
             return {self.groups.request_of(name): since for name, since in super().running_computes().items()}
-        inbox, begin = scheduler.inbox, self._busy_since()
-        if scheduler.outbox.is_full:  # it waits for readers
-            return {}
-        if begin == math.inf or (inbox.on_put is not None and not len(inbox)):  # the reader waits, or is called
-            return {}
-        active = self._requests.since()
-        held = {name: begin for name, since in active.items() if since <= begin}
-        dropped = {name: begin for name, when in self._dropped.items() if when > begin}
-        return dropped | held or active  # else it reads nothing
-
-    def _busy_since(self) -> float:
-        return max(self.scheduler.inbox.read_at, self.scheduler.outbox.put_at)
+        return self._computes.running()
 
     def flush_caches(self) -> bool:
         """Let the scheduler forget what it keeps for later requests; ``False`` if it offers no such thing."""
@@ -339,7 +323,7 @@ class Stage(StageThread):
         with self._lock:
             active = self._requests.get(request_id)
             if active is not None:
-                self._note_dropped(active)
+                self._computes.note_dropped(active)
                 self._abort_in_scheduler(request_id)
                 self._metrics.aborted += 1
             self._end(request_id)
@@ -355,15 +339,6 @@ class Stage(StageThread):
         if active.fan_in is None:
             active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, merge)
         return active.fan_in.add(source, payload)
-
-    def _note_dropped(self, active: ActiveRequest) -> None:
-        begin = self._busy_since()
-        if self._dropped and next(iter(self._dropped.values())) <= begin:
-            self._dropped.clear()
-        if active.since <= begin < math.inf and not self.scheduler.inbox.has(
-            lambda message: message.request_id == active.request_id and message.type == "new_request"
-        ):
-            self._dropped[active.request_id] = time.monotonic()
 
     def _abort_in_scheduler(self, request_id: str) -> None:
         for part_id in self.groups.end(request_id):
