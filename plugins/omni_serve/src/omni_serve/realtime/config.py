@@ -20,6 +20,7 @@ from omni_serve.ignored import check_unknown, ignore
 from omni_serve.parameters import ignore_parameter
 from omni_serve.realtime import beta
 from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire
+from omni_serve.realtime.patches import at, merged, without
 from omni_serve.realtime.sentence_end import Eagerness
 
 READ_ONLY = ("id", "object", "expires_at")
@@ -289,19 +290,17 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
         if (value := given.pop(name)) != as_shown.get(name):  # clients send a session back as they got it
             ignore_parameter(name, value, SessionConfig.model_fields, where=where)
     before = config.model_dump()
-    if isinstance(
-        _at(patch, "audio", "input", "turn_detection"), dict
-    ):  # it says the differences from the server's own
+    if isinstance(at(patch, "audio", "input", "turn_detection"), dict):  # it says the differences from the server's own
         before["audio"]["input"]["turn_detection"] = (
             before["audio"]["input"]["turn_detection"] or offer.vad.model_dump()
         )
-    made = _validated(_merged(before, given), where)
+    made = _validated(merged(before, given), where)
     if made.audio.input.transcription is None and made.transcribes_only:
         made = _transcribing(made, Transcription())
     elif made.audio.input.transcription is not None and not (offer.transcribes or made.transcribes_only):
         ignore(f"{where}.audio.input.transcription")
         made = _transcribing(made, None)
-    made = _ending_turns(made, offer, _at(given, "audio", "input", "turn_detection"), where)
+    made = _ending_turns(made, offer, at(given, "audio", "input", "turn_detection"), where)
     offer.verify(made, where)
     return made
 
@@ -320,7 +319,7 @@ def applied(
             return updated(config, patch, offer, where), errors
         except ApiError as error:
             path = (error.param or "").removeprefix(where).partition("[")[0].split(".")[1:]
-            less = _without(patch, path)
+            less = without(patch, path)
             if less == patch or len(errors) >= _MOST_ERRORS:
                 raise
             errors.append(error)
@@ -328,16 +327,6 @@ def applied(
 
 
 _MOST_ERRORS = 16
-
-
-def _without(patch: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
-    """Return the patch without the field at a path, or without the object that lacks it."""
-    name, *rest = path or [""]
-    made = {key: value for key, value in patch.items() if key != name}
-    inner = patch.get(name)
-    if rest and isinstance(inner, dict) and rest[0] in inner:
-        made[name] = _without(inner, rest)
-    return made
 
 
 def check_names(given: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
@@ -369,7 +358,7 @@ def _ending_turns(config: SessionConfig, offer: Offer, given: Any, where: str) -
     vad, writes = sound.turn_detection, offer.listens and sound.transcription is not None
     if vad is None or (vad.eagerness is not None and writes):
         return config
-    for name in ("type",) * (vad.eagerness is not None) + ("eagerness",) * (_at(given, "eagerness") is not None):
+    for name in ("type",) * (vad.eagerness is not None) + ("eagerness",) * (at(given, "eagerness") is not None):
         ignore(f"{where}.audio.input.turn_detection.{name}")
     vad = vad.model_copy(update={"type": "server_vad", "eagerness": None})
     sound = sound.model_copy(update={"turn_detection": vad})
@@ -392,20 +381,3 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for each in getattr(annotation, "__args__", ()) for model in _models(each)]
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(old)
-    for name, value in new.items():
-        before = made.get(name)
-        if isinstance(before, dict) and isinstance(value, dict) and name not in ("format", "voice"):
-            made[name] = _merged(before, value)
-        else:
-            made[name] = value
-    return made
-
-
-def _at(data: Any, *path: str) -> Any:
-    for name in path:
-        data = data.get(name) if isinstance(data, Mapping) else None
-    return data
