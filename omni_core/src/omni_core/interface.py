@@ -155,6 +155,12 @@ class Parameter:
         )
 
 
+WORD_TIMES = Parameter(
+    "timestamps", "string", "the times that are told of what is said", "none", choices=["none", "word"]
+)
+"""The parameter of the whole request of a pipeline to which the times of its words are extra work: it tells them only when asked."""
+
+
 @frozen
 class ParameterGroup:
     """The parameters of one stage, in a request ``params[name]``.
@@ -215,6 +221,8 @@ class Interface:
         voices_from: where the names of the voices come from otherwise.
         voices_open: further names are voices too, such as blends of these; the stage refuses those that are not.
         sample_rate: of its speech, in Hz.
+        word_times: its sound comes with the words that are said in it and the times at which they are heard, in the ``words`` of its chunks
+            and results. With :data:`WORD_TIMES` among its ``params``, of requests that ask for them.
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
         tool_choice: a request's ``inputs["tool_choice"]``, the name of a tool or ``*`` for any, makes the reply a call of it.
@@ -237,6 +245,7 @@ class Interface:
     voices_from: str | None = None
     voices_open: bool = False
     sample_rate: int | None = None
+    word_times: bool = False
     reference_text: bool = False
     tool_format: str | None = None
     tool_choice: bool = False

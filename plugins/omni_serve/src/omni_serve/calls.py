@@ -26,6 +26,7 @@ from omni_core.api import (
     TextResult,
     Transcript,
     TranscriptChunk,
+    Word,
 )
 from omni_core.runtime_api import StreamEvent
 from omni_serve.auth import Key
@@ -40,10 +41,11 @@ from omni_serve.voice_store import Voice
 
 @define
 class Sound:
-    """A piece of speech: mono float32 samples."""
+    """A piece of speech: mono float32 samples, and the words that end in it or before it, with their times in the whole speech."""
 
     samples: Samples
     rate: int
+    words: list[Word] = field(factory=list)
 
     @property
     def seconds(self) -> float:
@@ -100,6 +102,7 @@ class Call:
     _first_sound: float | None = None
     _last_sound: float = 0.0
     _wrote: bool = False
+    _told_words: int = 0
     _guess: str = ""
 
     async def pieces(self) -> AsyncGenerator[str | Sound]:
@@ -206,7 +209,10 @@ class Call:
         if isinstance(data, AudioResult):
             self.usage |= data.usage
             self.notices += data.notices
-            return None if self._first_sound is not None else self._sound(data)
+            if self._first_sound is None:
+                return self._sound(data)
+            words = data.words[self._told_words :]
+            return Sound(np.zeros(0, np.float32), data.sample_rate, words) if words else None
         if isinstance(data, str):
             return self._text(data)
         return None
@@ -223,8 +229,9 @@ class Call:
 
     def _sound(self, data: AudioChunk | AudioResult) -> Sound | None:
         samples = np.asarray(data.samples, np.float32).reshape(-1)
+        self._told_words += len(data.words)
         if not len(samples):
-            return None
+            return Sound(samples, data.sample_rate, data.words) if data.words else None
         now, metrics = time.perf_counter(), self.server.metrics
         if self._first_sound is None:
             self._first_sound = now
@@ -236,7 +243,7 @@ class Call:
                 self._first_sound = now - self.audio_seconds
         self._last_sound = now
         self.audio_seconds += len(samples) / data.sample_rate
-        return Sound(samples, data.sample_rate)
+        return Sound(samples, data.sample_rate, data.words)
 
     def _account(self) -> None:
         metrics = self.server.metrics

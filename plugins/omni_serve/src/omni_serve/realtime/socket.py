@@ -236,7 +236,7 @@ class Connection:
                     if isinstance(piece, str):
                         self._perform(session.text(identity, piece))
                     else:
-                        self._perform(session.sound(identity, piece.samples, piece.rate, self._now()))
+                        self._perform(session.sound(identity, piece.samples, piece.rate, self._now(), piece.words))
                     await self._room.wait()
         except ApiError as error:
             self._perform(session.failed(identity, self._now(), error))
