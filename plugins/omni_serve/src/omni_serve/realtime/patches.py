@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-
 _VALUES = ("format", "voice")
 """Objects that are replaced and refused as a whole."""
 
