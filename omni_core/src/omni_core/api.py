@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         Segment,
         TextChunk,
         TextResult,
+        TokenLogprob,
         Transcript,
         TranscriptChunk,
         Word,
@@ -136,7 +137,7 @@ __all__ = [
     "checked", "transcription_parameters",
     # Requests and what stages answer
     "OmniRequest", "StagePayload", "text_of", "text_to_speak", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "ReasoningChunk",
-    "Segment", "SentenceCutter", "TextChunk", "TextResult", "Transcript", "TranscriptChunk", "Word",
+    "Segment", "SentenceCutter", "TextChunk", "TextResult", "TokenLogprob", "Transcript", "TranscriptChunk", "Word",
     # Errors, and values in their messages
     "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
     "RelayCapacityError", "RelayError", "RelayFullError", "RequestAbortedError", "RequestFailedError",
@@ -195,8 +196,8 @@ _HOMES = {
     "omni_core.processes.process": "SupervisedProcess",
     "omni_core.protocol.messages": "OmniRequest StagePayload text_of text_to_speak",
     "omni_core.protocol.outputs": (
-        "AudioChunk AudioResult ImageChunk ImageResult ReasoningChunk Segment TextChunk TextResult Transcript "
-        "TranscriptChunk Word"
+        "AudioChunk AudioResult ImageChunk ImageResult ReasoningChunk Segment TextChunk TextResult TokenLogprob "
+        "Transcript TranscriptChunk Word"
     ),
     "omni_core.protocol.sentences": "SentenceCutter",
     "omni_core.protocol.specs": "ProcessSpec",

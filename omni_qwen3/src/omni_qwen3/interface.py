@@ -95,7 +95,10 @@ TEXT_INTERFACE = Interface(
     limits=asdict(Limits()),
     tool_format="tagged-json",
     tool_choice=True,
-    prompts={"transcription": "Transcribe the audio into text."},
+    prompts={
+        "transcription": "Transcribe the audio into text.",
+        "translation": "Translate the speech into English. Write the translation and nothing else.",
+    },
     warmup=[_hello("text")],
 )
 

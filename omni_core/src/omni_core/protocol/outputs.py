@@ -129,6 +129,24 @@ class ImageResult:
 
 @register
 @frozen
+class TokenLogprob:
+    """A token that a model has written, and its log probability.
+
+    Attributes:
+        text: of the token alone; U+FFFD stands for a part of a character.
+        logprob: the natural logarithm of its probability in the model's distribution after the tokens before, whatever it was sampled with.
+        utf8: its bytes; those of all tokens joined are the text's, but for spaces.
+        token_id: its number in the model's vocabulary.
+    """
+
+    text: str
+    logprob: float
+    utf8: list[int]
+    token_id: int
+
+
+@register
+@frozen
 class Segment:
     """A part of a transcript with its times: a sentence, a turn of a speaker, or what one window of the model holds.
 
@@ -166,12 +184,14 @@ class TranscriptChunk:
         text: added for good; may be empty.
         tentative: what may follow, and may still change.
         segments, words: those that are complete with this chunk.
+        logprobs: of the tokens of ``text``.
     """
 
     text: str
     tentative: str = ""
     segments: list[Segment] = field(factory=list)
     words: list[Word] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -186,6 +206,7 @@ class Transcript:
         duration: seconds of the recording that were heard. ``None``: not known.
         finish_reason: ``stop``, or ``length``: a limit has cut it, and the rest of the recording is not in it.
         usage, notices: as of a :class:`TextResult`.
+        logprobs: of the tokens that its text was written with, those of all chunks; empty unless they were asked for.
     """
 
     text: str
@@ -196,6 +217,7 @@ class Transcript:
     finish_reason: str = "stop"
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
 
     @property
     def speakers(self) -> list[str]:

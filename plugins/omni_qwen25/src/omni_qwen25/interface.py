@@ -81,7 +81,10 @@ TEXT_INTERFACE = Interface(
     groups=[THINKER],
     metadata=_METADATA,
     limits=asdict(LIMITS),
-    prompts={"transcription": "Transcribe the audio into text."},
+    prompts={
+        "transcription": "Transcribe the audio into text.",
+        "translation": "Translate the speech into English. Write the translation and nothing else.",
+    },
     warmup=[_hello("text")],
 )
 

@@ -20,18 +20,25 @@ class Choice(LogitsProcessor):
         group: the group of parameters, for messages.
         prompt_ids: count for the repetition penalty, as in transformers.
         stop_ids: end the text.
+
+    Attributes:
+        logprobs: of the tokens chosen so far, by the model's own scores; ``None``: they are not kept.
     """
 
     def __init__(
         self, given: dict[str, Any], group: str, prompt_ids: Iterable[int] = (), stop_ids: Iterable[int] = ()
     ) -> None:
+        self.logprobs: list[float] | None = None
         self.params = sampling_from(given, f"params.{group}", stop_ids=stop_ids)
         ids = list(prompt_ids)
         self._request = ARRequest("", OmniRequest(), ids, self.params, random=RandomStream(self.params.seed))
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores ``[1, vocab]`` in which one token is possible."""
+        levels = None if self.logprobs is None else scores[0].float().log_softmax(-1)
         [token] = sample(scores, [self._request])
+        if self.logprobs is not None and levels is not None:
+            self.logprobs.append(float(levels[token]))
         self._request.output_ids.append(token)
         chosen = torch.full_like(scores, -torch.inf)
         chosen[0, token] = 0.0

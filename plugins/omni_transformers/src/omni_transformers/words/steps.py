@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from attrs import define, frozen
+from attrs import define, field, frozen
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.logits_process import LogitsProcessorList
 
@@ -66,12 +66,14 @@ class Text:
         text: up to the stop string.
         ids: the tokens, the last one included.
         finish_reason: ``stop`` or ``length``.
+        logprobs: of the tokens, if they were asked for.
     """
 
     text: str
     ids: list[int]
     finish_reason: str
     usage: dict[str, int]
+    logprobs: list[float] = field(factory=list)
 
 
 @frozen
@@ -110,11 +112,13 @@ class Writer:
             params: of the request.
         """
         given = {**self.defaults, **params}
+        told = given.pop("logprobs", False)
         stops = StopStrings(given.pop("stop", None) or ())
         prompt = inputs["input_ids"][0].tolist() if "input_ids" in inputs else []
         config = greedy(generation_config(self.model))
         penalised = [] if self.model.config.is_encoder_decoder else prompt
         choice = Choice(given, GROUP, penalised, self.stop_ids)
+        choice.logprobs = [] if told else None
         most = config.max_new_tokens = self._room(prompt, choice.params.max_new_tokens)
         config.max_length = None
         config.eos_token_id = sorted(choice.params.stop_ids) or None
@@ -145,7 +149,7 @@ class Writer:
         yield stops.text[sent:end] or None
         ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
-        return Text(stops.text[:end], ids, "stop" if ended else "length", usage)
+        return Text(stops.text[:end], ids, "stop" if ended else "length", usage, choice.logprobs or [])
 
     def _room(self, prompt: list[int], wanted: int) -> int:
         """Return how many tokens may be written.
