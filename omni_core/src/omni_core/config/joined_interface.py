@@ -72,6 +72,7 @@ def joined_interface(
         sample_rate=speaking[0].sample_rate,
         tool_format=writing[0].tool_format,
         tool_choice=writing[0].tool_choice,
+        completes=False,
         reasoning=writing[0].reasoning,
     )
     return whole, renames

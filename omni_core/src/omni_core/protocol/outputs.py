@@ -17,10 +17,31 @@ from omni_core.protocol.registry import register
 
 @register
 @frozen
-class TextChunk:
-    """A piece of text as it was made."""
+class TokenLogprob:
+    """A token of a text with its log probability, by the model's own logits: before temperature, penalties and constraints.
+
+    Attributes:
+        text: of the token; a character that is only a part of one is a replacement mark.
+        data: its bytes of UTF-8.
+        logprob: the natural logarithm of its probability.
+        token_id: in the model's vocabulary.
+        top: the likeliest tokens in its place, the likeliest first, without ``top`` of their own.
+    """
 
     text: str
+    data: bytes
+    logprob: float
+    token_id: int
+    top: list[TokenLogprob] = field(factory=list)
+
+
+@register
+@frozen
+class TextChunk:
+    """A piece of text as it was made. ``logprobs``: of tokens that end here, where they were asked for (``top_logprobs``)."""
+
+    text: str
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -74,7 +95,8 @@ class AudioChunk:
 class TextResult:
     """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``usage`` counts
     ``prompt_tokens``, those of them that stand for sound as ``prompt_audio_tokens``, ``completion_tokens``, and those of them
-    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined.
+    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined. ``logprobs``: those of the
+    :class:`TextChunk` pieces joined.
     """
 
     text: str
@@ -83,6 +105,7 @@ class TextResult:
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
     reasoning: str = ""
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
