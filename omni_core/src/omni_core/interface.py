@@ -136,7 +136,9 @@ class Parameter:
         if self.type == "boolean":
             return isinstance(value, bool)
         if self.type == "mapping":
-            return isinstance(value, dict) and (not self.choices or (len(value) == 1 and next(iter(value)) in self.choices))
+            return isinstance(value, dict) and (
+                not self.choices or (len(value) == 1 and next(iter(value)) in self.choices)
+            )
         if self.type == "string":
             return isinstance(value, str) and (not self.choices or value.casefold() in map(str.casefold, self.choices))
         if self.type == "strings":

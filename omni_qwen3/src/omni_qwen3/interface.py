@@ -10,7 +10,7 @@ from attrs import asdict, evolve
 
 from omni_core.api import SPEECH, TEXT, VOCODER, ConfigError, Interface, Parameter, ParameterGroup
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters
+from omni_torch.api import sampling_parameters, text_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
@@ -60,6 +60,7 @@ THINKER = ParameterGroup(
         *sampling_parameters(THINKER_DEFAULTS),
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
         Parameter("ignore_eos", "boolean", "go on after the end of the turn, for measurements", False),
+        *text_parameters(),
     ],
 )
 

@@ -106,15 +106,15 @@ class KVLayout:
 class Constraint(Protocol):
     """What the output of a request is held to, as a function of its ids: a step that failed is computed again."""
 
-    @property
-    def ready(self) -> bool:
-        """False while it is still being made; a request is admitted when it is ready."""
-
     def when_ready(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once it is ready, from any thread, or at once."""
+        """Call ``call`` in another thread once it is made, or cannot be. A request is admitted then."""
 
     def check(self) -> None:
-        """Raise the error of the request if it could not be made. Waits until it is ready."""
+        """Wait until it is made.
+
+        Raises:
+            InvalidRequestError: it cannot be.
+        """
 
     def advance(self, output_ids: Sequence[int]) -> None:
         """Begin to compute what may follow these ids, beside the steps."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from attrs import evolve
 
-from omni_core.api import SEED, Parameter
+from omni_core.api import SEED, STRUCTURES, TOP_LOGPROBS, Parameter, structured_parameter
 
 _INT32, _INT63 = 2**31 - 1, 2**63 - 1
 
@@ -32,3 +33,10 @@ SAMPLING = [
 def sampling_parameters(defaults: dict[str, Any]) -> list[Parameter]:
     """Return :data:`SAMPLING` with a model's own defaults."""
     return [evolve(each, default=defaults.get(each.name, each.default)) for each in SAMPLING]
+
+
+def text_parameters() -> list[Parameter]:
+    """Return what a stage that writes text with :class:`~omni_torch.runners.model_runner.ARModelRunner` honours beside: log
+    probabilities, and structure. Without llguidance it is of no kind, and the stage says what to install.
+    """
+    return [TOP_LOGPROBS, structured_parameter(*(STRUCTURES if find_spec("llguidance") is not None else ()))]

@@ -16,7 +16,7 @@ from omni_core.api import (
     transcription_parameters,
 )
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters
+from omni_torch.api import sampling_parameters, text_parameters
 from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
@@ -46,6 +46,7 @@ def interface(source: Source) -> Interface:
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
     ]
     form = form_of(source.folder)
+    parameters += text_parameters() if form.is_text else []
     return Interface(
         roles={TEXT: GROUP},
         inputs=inputs,
