@@ -95,6 +95,7 @@ TEXT_INTERFACE = Interface(
     limits=asdict(Limits()),
     tool_format="tagged-json",
     tool_choice=True,
+    completes=True,
     prompts={"transcription": "Transcribe the audio into text."},
     warmup=[_hello("text")],
 )

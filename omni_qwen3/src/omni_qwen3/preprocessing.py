@@ -129,7 +129,10 @@ class MediaPreprocessor(ABC):
         """
         request = payload.request
         chat = Chat(request.inputs, self.tokenizer.special_tokens)
-        text, begun = self.render(chat, request), forced_beginning(request.inputs, chat.tools)
+        if chat.prompt is not None and wants_audio(request):
+            raise InvalidRequestError("inputs.prompt: is gone on from in text only; ask for the modality 'text'")
+        text = self.render(chat, request) if chat.prompt is None else chat.prompt
+        begun = forced_beginning(request.inputs, chat.tools)
         check_length(text, self._longest, self._max_context - 1)
         media = Media(Room(self._max_context, self._payload_bytes))
         for source in chat.media:

@@ -177,7 +177,7 @@ class ThinkerRunner(ARModelRunner):
                 user=user_rows(ids, self._config),
                 multimodal=multimodal,
                 hidden=torch.zeros_like(embeds) if speaks else None,
-                assistant_start=assistant_start(ids, self._config),
+                assistant_start=assistant_start(ids, self._config) if speaks else 0,
                 stops=StopTokens(stops, self._decoder) if stops else None,
                 calls=StopTokens([mark], self._decoder) if mark else None,
                 silent=mark == "",

@@ -81,6 +81,7 @@ TEXT_INTERFACE = Interface(
     groups=[THINKER],
     metadata=_METADATA,
     limits=asdict(LIMITS),
+    completes=True,
     prompts={"transcription": "Transcribe the audio into text."},
     warmup=[_hello("text")],
 )

@@ -27,7 +27,7 @@ from omni_serve.logprobs import ask_logprobs, of_chat_tokens
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
-from omni_serve.structured import take_structured
+from omni_serve.structured import fields_of, take_structured
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import ReplyReader, ToolChoice, ToolOptions, Tools, call_deltas
 from omni_serve.voice_names import apply_voice
@@ -156,10 +156,7 @@ class Chat:
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
         form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
         call = Call(server, key, omni, speech, thinks=True, body=request.scope["omni.body"], arrived=arrived)
-        group = server.interface.plain_group
-        if structured is not None and group is not None:
-            kind = next(iter(structured))
-            call.fields = {f"stage_sampling.{group.name}.{STRUCTURED}{each}": held_by for each in (f".{kind}", "")}
+        call.fields = fields_of(server.interface, structured, held_by)
         reader = tools.reader() if tools is not None else None
         return cls(server, call, asked.model, form if speech else None, reader, tools, bool(asked.logprobs))
 

@@ -43,12 +43,13 @@ def seeded(params: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-def total(usages: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the tokens of all choices. They have their prompt in common."""
+def total(usages: Sequence[Mapping[str, int]], *, prompts_differ: bool = False) -> dict[str, int]:
+    """Return the tokens of all choices. They have their prompt in common, unless ``prompts_differ``."""
     found: dict[str, int] = {}
     for usage in usages:
         for name, count in usage.items():
-            found[name] = count if name.startswith("prompt") else found.get(name, 0) + count
+            is_shared = name.startswith("prompt") and not prompts_differ
+            found[name] = count if is_shared else found.get(name, 0) + count
     return found
 
 

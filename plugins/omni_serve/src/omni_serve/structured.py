@@ -73,6 +73,15 @@ def take_structured(interface: Interface, given: dict[str, Any]) -> tuple[dict[s
     return {kind: _value(kind, value, field)}, field
 
 
+def fields_of(interface: Interface, structured: Mapping[str, Any] | None, field: str) -> dict[str, str]:
+    """Return the client's field by the paths of the parameter in the errors of a pipeline; see :func:`omni_serve.errors.placed`."""
+    group = interface.plain_group
+    if structured is None or group is None:
+        return {}
+    path = f"stage_sampling.{group.name}.{STRUCTURED}"
+    return {f"{path}.{next(iter(structured))}": field, path: field}
+
+
 def _reads(interface: Interface) -> bool:
     """Return if the pipeline has the parameter, of whatever kind: its stage says what it lacks."""
     group = interface.plain_group

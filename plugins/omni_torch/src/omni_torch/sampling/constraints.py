@@ -214,9 +214,13 @@ def _grammar_of(structured: Mapping[str, Any], where: str) -> str:
         if not isinstance(value, dict) or not isinstance(value.get("schema"), dict):
             raise InvalidRequestError(f"{where}: must be a mapping with schema, a JSON schema")
         schema, strict = value["schema"], value.get("strict", True) is not False
-    return str(
-        LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITE, "lenient": not strict})
-    )
+    try:
+        text = json.dumps(schema, allow_nan=False)
+        return str(
+            LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITE, "lenient": not strict})
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"{where}: {_first_line(str(error))}") from None
 
 
 def _first_line(error: str) -> str:

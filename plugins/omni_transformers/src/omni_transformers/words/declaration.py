@@ -55,6 +55,7 @@ def interface(source: Source) -> Interface:
         params=list(form.variables),
         limits=media,
         tool_format=form.tools,
+        completes=inputs == ["text"] and not source.config.get("is_encoder_decoder"),
         reasoning=form.templated or form.thoughts is not None,
         prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE)} if "audio" in inputs else {},
     )
