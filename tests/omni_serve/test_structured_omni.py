@@ -42,7 +42,8 @@ def qwen25(folder: Path) -> Any:
     return qwen25_omni(str(write_tiny_checkpoint(folder)), processes="one")
 
 
-@pytest.mark.parametrize("family", [qwen3, pytest.param(qwen25, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("family", [qwen3, qwen25])
 async def test_answers_in_text_and_speech_are_what_is_asked_for(family: Any, tmp_path: Path) -> None:
     short: Any = {"stage_sampling": {"talker": {"max_new_tokens": 20}}}
     asked: Any = {"model": "qwen", "messages": [{"role": "user", "content": "Where?"}], "temperature": 1.3, "seed": 4}

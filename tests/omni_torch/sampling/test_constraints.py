@@ -103,6 +103,9 @@ def test_a_constraint_is_a_function_of_the_ids_whatever_was_asked_before() -> No
             again.advance(ids[:count])
         count = count if chance.random() < 0.5 else chance.randrange(len(ids) + 1)
         assert torch.equal(again.allowed(ids[:count]), fresh[count])
+    other = TOKENIZER.encode('{"name":"cd","tr').ids
+    again.advance(ids[:12])
+    assert torch.equal(again.allowed(other), begin(json_schema={"schema": PERSON}).allowed(other))
     assert fresh[-1].nonzero()[:, 0].tolist() == [END]
     assert again.allowed([*ids, END, 7]).nonzero()[:, 0].tolist() == [END], (
         "a text that goes on after its end writes ends"

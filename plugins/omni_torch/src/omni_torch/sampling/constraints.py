@@ -119,8 +119,8 @@ class TextConstraint:
         self._where, self._vocab_size = where, vocab_size
         self._matcher: Any = None
         self._begin: int | None = None if held else 0
-        self._consumed = 0
-        self._ahead: tuple[int, Future[torch.Tensor]] = 0, _compiler().submit(self._first, made, begun)
+        self._consumed: list[int] = []
+        self._ahead: tuple[list[int], Future[torch.Tensor]] = [], _compiler().submit(self._first, made, begun)
 
     def when_ready(self, call: Callable[[], None]) -> None:
         """Call ``call`` in another thread once it is made, or cannot be."""
@@ -146,7 +146,9 @@ class TextConstraint:
     def advance(self, output_ids: Sequence[int]) -> None:
         """Begin to compute what may follow, in another thread."""
         if self._begin is not None and len(output_ids) > self._begin:
-            self._ahead = len(output_ids), _workers().submit(self._following, list(output_ids[self._begin :]))
+            ids = list(output_ids[self._begin :])
+            before = self._ahead[1]
+            self._ahead = ids, _workers().submit(self._following, ids, before)
 
     def allowed(self, output_ids: Sequence[int]) -> torch.Tensor | None:
         """Return the ids that may follow, ``[vocab]`` bool on the CPU; ``None``: all.
@@ -156,11 +158,10 @@ class TextConstraint:
         """
         if self._begin is None:
             return None
-        count, ahead = self._ahead
-        if count == len(output_ids) - (self._begin if count == 0 else 0):
+        ids, (expected, ahead) = list(output_ids[self._begin :]), self._ahead
+        if ids == expected:
             return ahead.result()
-        ahead.exception()  # it must have ended; a step that failed is computed again, from fewer ids
-        return self._following(list(output_ids[self._begin :]))
+        return self._following(ids, ahead)  # a step that failed is computed again, from fewer ids
 
     def _first(self, made: Future[tuple[Any, Any]], begun: str) -> torch.Tensor:
         self._matcher, vocabulary = made.result()
@@ -168,15 +169,19 @@ class TextConstraint:
             raise InvalidRequestError(f"{self._where}: the text begins with {begun!r}, which is not allowed")
         return self._following([])
 
-    def _following(self, ids: list[int]) -> torch.Tensor:
-        matcher = self._matcher
-        if len(ids) < self._consumed:
-            matcher.rollback(self._consumed - len(ids))
-            self._consumed = len(ids)
-        for token in ids[self._consumed :]:
+    def _following(self, ids: list[int], before: Future[torch.Tensor] | None = None) -> torch.Tensor:
+        """Return what may follow. ``before``: the work that must have ended, because it uses the matcher."""
+        if before is not None:
+            before.exception()
+        matcher, consumed = self._matcher, self._consumed
+        same = next((at for at, (one, other) in enumerate(zip(consumed, ids, strict=False)) if one != other), None)
+        if (kept := min(len(consumed), len(ids)) if same is None else same) < len(consumed):
+            matcher.rollback(len(consumed) - kept)
+            del consumed[kept:]
+        for token in ids[kept:]:
             if not matcher.is_stopped():  # after the end of the text only its last id may follow
                 matcher.consume_token(token)
-                self._consumed += 1
+                consumed.append(token)
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
             raise InvalidRequestError(f"{self._where}: {_first_line(matcher.get_error())}")
