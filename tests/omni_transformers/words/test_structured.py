@@ -131,6 +131,31 @@ def test_a_structure_holds_the_answer_behind_the_thoughts(tmp_path: Path) -> Non
     assert "".join(each.text for each in result.logprobs) == "yes"
 
 
+@pytest.mark.parametrize("backend", ["steps", pytest.param("generate", marks=pytest.mark.full)])
+def test_texts_of_generate_are_held_alike(backend: str, tmp_path: Path) -> None:
+    folder = str(causal.checkpoint(FOLDER))
+    asked = [
+        say(structured={"json_schema": {"schema": SCHEMAS[0]}}, seed=1, temperature=1.5, top_logprobs=1),
+        say(max_new_tokens=9, temperature=1.5, seed=2, top_logprobs=1),
+    ]
+    with running(create_answer(folder, backend=backend)) as answer:
+        found = replies(answer, [StagePayload(str(n), each.without_inputs(), each) for n, each in enumerate(asked)])
+    for (streamed, ours), (_, same) in zip(found, answered(*asked), strict=True):
+        assert ours.token_ids == same.token_ids
+        told = [each for chunk in streamed for each in chunk.logprobs]
+        assert [each.token_id for each in told] == [each.token_id for each in same.logprobs]
+        assert [each.logprob for each in told] == pytest.approx([each.logprob for each in same.logprobs], abs=1e-4)
+    thinks = (
+        "{{ messages[0]['content'] }}{% if false %}</think>{% endif %}{% if add_generation_prompt %}<think>{% endif %}"
+    )
+    pieces = ["I ", "am ", "asked", "</think>", "no"]
+    script = save_scripted(tmp_path, thinks, "<think>", pieces, special=["<think>", "</think>"])
+    held = say(structured={"choice": ["yes"]})
+    with running(create_answer(str(script), backend=backend)) as answer:
+        [(_, result)] = replies(answer, [StagePayload("0", held.without_inputs(), held)])
+    assert (result.reasoning, result.text) == ("I am asked", "yes")
+
+
 TOOLS_TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"

@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from omni_torch.sampling.detokenizer import Detokenizer, Written, text_decoder
     from omni_torch.sampling.logprobs import TokenLogprobs
     from omni_torch.sampling.parameters import sampling_parameters, text_parameters
-    from omni_torch.sampling.sample import sample, sampling_from
+    from omni_torch.sampling.sample import keep_logprobs, sample, sampling_from
     from omni_torch.sampling.seeds import seeded_generator
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
     from omni_torch.vocoder.frame_transformer import FrameTransformer, FrameWindow, LayerScale
@@ -118,7 +118,7 @@ __all__ = [
     "StepResult", "run_batch", "PagedSequences",
     # Sampling: parameters of requests, and where a text ends
     "sampling_parameters", "text_parameters", "Constraints", "TextConstraint", "TokenLogprobs",
-    "sample", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
+    "sample", "keep_logprobs", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
     "text_decoder",
     # Checkpoints: folders, the hub, and their files
     "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "origin_of", "read_tokenizer", "written_once",
@@ -200,7 +200,7 @@ _HOMES = {
     "omni_torch.sampling.detokenizer": "Detokenizer Written text_decoder",
     "omni_torch.sampling.logprobs": "TokenLogprobs",
     "omni_torch.sampling.parameters": "sampling_parameters text_parameters",
-    "omni_torch.sampling.sample": "sample sampling_from",
+    "omni_torch.sampling.sample": "keep_logprobs sample sampling_from",
     "omni_torch.sampling.seeds": "seeded_generator",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
     "omni_torch.vocoder.frame_transformer": "FrameTransformer FrameWindow LayerScale",
