@@ -40,7 +40,7 @@ PERSON = {
 }
 KINDS: dict[str, dict[str, Any]] = {
     "JSON schema": {"json_schema": {"schema": {"type": "array", "items": PERSON, "minItems": 500}}},
-    "any JSON": {"json_object": {}},
+    "any JSON": {"json_schema": {"schema": {"type": "array", "minItems": 500}}},
     "expression": {"regex": "([A-Za-z]{1,12}[ ,.]){4000}"},
 }
 

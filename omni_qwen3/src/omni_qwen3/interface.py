@@ -10,7 +10,7 @@ from attrs import asdict, evolve
 
 from omni_core.api import SPEECH, TEXT, VOCODER, ConfigError, Interface, Parameter, ParameterGroup
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters, text_parameters
+from omni_torch.api import as_installed, sampling_parameters, text_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
@@ -139,6 +139,7 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
 
     from omni_torch.api import read_json, read_templates
 
+    declared = as_installed(declared)
     try:
         raw = read_json(Path(folder) / "config.json")
         context = raw["thinker_config"]["text_config"]["max_position_embeddings"]

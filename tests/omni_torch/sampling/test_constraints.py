@@ -18,8 +18,17 @@ import torch
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from omni_core.api import ARRequest, InvalidRequestError, OmniRequest, SamplingParams
-from omni_torch.sampling import constraints
+from omni_core.api import (
+    STRUCTURES,
+    TEXT,
+    ARRequest,
+    Interface,
+    InvalidRequestError,
+    OmniRequest,
+    ParameterGroup,
+    SamplingParams,
+)
+from omni_torch.sampling import constraints, parameters
 from omni_torch.sampling.constraints import Constraints, TextConstraint
 from omni_torch.sampling.logprobs import TokenLogprobs
 from omni_torch.sampling.sample import keep_logprobs, sample
@@ -170,11 +179,18 @@ def test_what_cannot_be_held_is_an_error_of_the_request(structured: Any, words: 
 
 
 def test_without_the_library_a_request_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = ParameterGroup("writer", TEXT, "text", parameters.text_parameters())
+    interface = Interface(roles={TEXT: "write"}, groups=[group])
+    assert parameters.as_installed(interface).structured == list(STRUCTURES)
+    monkeypatch.setattr(parameters, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "llguidance", None)
+    declared = parameters.as_installed(interface)
+    assert declared.structured == []
+    asked = declared.check_params({"structured": {"json_object": {}}})["writer"]
     with pytest.raises(
         InvalidRequestError, match=r"params\.writer\.structured: .*pip install 'omni-torch\[structured\]'"
     ):
-        begin(json_object={})
+        begin(**asked["structured"])
 
 
 def deep(levels: int) -> dict[str, Any]:

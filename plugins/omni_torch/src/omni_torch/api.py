@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from omni_torch.sampling.constraints import Constraints, TextConstraint
     from omni_torch.sampling.detokenizer import Detokenizer, Written, text_decoder
     from omni_torch.sampling.logprobs import TokenLogprobs
-    from omni_torch.sampling.parameters import sampling_parameters, text_parameters
+    from omni_torch.sampling.parameters import as_installed, sampling_parameters, text_parameters
     from omni_torch.sampling.sample import keep_logprobs, sample, sampling_from
     from omni_torch.sampling.seeds import seeded_generator
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
@@ -117,7 +117,7 @@ __all__ = [
     "StepScheduler", "Vocoder", "VocoderScheduler", "EngineScheduler", "AutoregressiveLoop", "LoopedScheduler",
     "StepResult", "run_batch", "PagedSequences",
     # Sampling: parameters of requests, and where a text ends
-    "sampling_parameters", "text_parameters", "Constraints", "TextConstraint", "TokenLogprobs",
+    "sampling_parameters", "text_parameters", "as_installed", "Constraints", "TextConstraint", "TokenLogprobs",
     "sample", "keep_logprobs", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
     "text_decoder",
     # Checkpoints: folders, the hub, and their files
@@ -199,7 +199,7 @@ _HOMES = {
     "omni_torch.sampling.constraints": "Constraints TextConstraint",
     "omni_torch.sampling.detokenizer": "Detokenizer Written text_decoder",
     "omni_torch.sampling.logprobs": "TokenLogprobs",
-    "omni_torch.sampling.parameters": "sampling_parameters text_parameters",
+    "omni_torch.sampling.parameters": "as_installed sampling_parameters text_parameters",
     "omni_torch.sampling.sample": "keep_logprobs sample sampling_from",
     "omni_torch.sampling.seeds": "seeded_generator",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",

@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +27,8 @@ MOST_CHARACTERS = 128 * 1024
 
 MOST_CHOICES = 1000
 
-KEPT = 32
-"""Compiled grammars of a stage that are kept."""
+KEPT = 16
+"""Compiled grammars of a stage that are kept. Each grows with what it has read, to 50 MB at most."""
 
 THREADS = 2
 """Requests of a process for which the ids that may follow are computed at once. A step needs tens of microseconds for each."""
@@ -36,7 +36,7 @@ THREADS = 2
 WHITE = r"[ \t\r\n]{1,32}"
 """White space between the parts of JSON. A model that writes nothing else would never end."""
 
-_LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
+_LIMITS: dict[str, Any] = {"max_lexer_states": 30_000, "verbose_errors": False}
 """Beside the library's own limits of work, which end compiling within a second and a step within tens of milliseconds."""
 
 _PARAMETER = structured_parameter(*STRUCTURES)
@@ -82,8 +82,8 @@ class Constraints:
         made = _compiler().submit(self._compiled, structured, where)
         return TextConstraint(made, where, begun, self._vocab_size, held=held)
 
-    def _compiled(self, structured: Any, where: str) -> tuple[Any, Any]:
-        """Return a matcher, and the vocabulary. In the compiler's thread."""
+    def _compiled(self, structured: Any, where: str) -> tuple[Any, Any, Callable[[], None]]:
+        """Return a matcher, the vocabulary, and what forgets the grammar. In the compiler's thread."""
         grammar = _grammar_of(_PARAMETER.check(structured, where), where)
         if not self._stop_ids:
             raise InvalidRequestError(f"{where}: this model has no token that ends a text")
@@ -101,23 +101,24 @@ class Constraints:
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(grammar)
-        return found.deep_copy(), self._vocabulary
+        return found.deep_copy(), self._vocabulary, partial(self._kept.pop, grammar, None)
 
 
 class TextConstraint:
     """The constraint of one request; see :class:`omni_core.api.Constraint`.
 
     Args:
-        made: gives the matcher and the vocabulary, or the error of the request.
+        made: gives the matcher, the vocabulary and what forgets the grammar, or the error of the request.
         begun: consumed before the first id.
         held: all ids are allowed until :meth:`begin_at`, such as those of thoughts.
     """
 
     def __init__(
-        self, made: Future[tuple[Any, Any]], where: str, begun: str, vocab_size: int, *, held: bool = False
+        self, made: Future[tuple[Any, ...]], where: str, begun: str, vocab_size: int, *, held: bool = False
     ) -> None:
         self._where, self._vocab_size = where, vocab_size
         self._matcher: Any = None
+        self._forget: Callable[[], Any] = lambda: None
         self._begin: int | None = None if held else 0
         self._consumed: list[int] = []
         self._ahead: tuple[list[int], Future[torch.Tensor]] = [], _compiler().submit(self._first, made, begun)
@@ -163,8 +164,8 @@ class TextConstraint:
             return ahead.result()
         return self._following(ids, ahead)  # a step that failed is computed again, from fewer ids
 
-    def _first(self, made: Future[tuple[Any, Any]], begun: str) -> torch.Tensor:
-        self._matcher, vocabulary = made.result()
+    def _first(self, made: Future[tuple[Any, ...]], begun: str) -> torch.Tensor:
+        self._matcher, vocabulary, self._forget = made.result()
         if begun and not self._matcher.consume_tokens(vocabulary.tokenize_str(begun)):
             raise InvalidRequestError(f"{self._where}: the text begins with {begun!r}, which is not allowed")
         return self._following([])
@@ -184,6 +185,7 @@ class TextConstraint:
                 consumed.append(token)
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
+            self._forget()  # copies share what they have read, which may be what is over a bound
             raise InvalidRequestError(f"{self._where}: {_first_line(matcher.get_error())}")
         return torch.from_numpy(np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.api import SEED, STRUCTURES, TOP_LOGPROBS, Parameter, structured_parameter
+from omni_core.api import SEED, STRUCTURED, STRUCTURES, TOP_LOGPROBS, Interface, Parameter, structured_parameter
 
 _INT32, _INT63 = 2**31 - 1, 2**63 - 1
 
@@ -37,6 +37,20 @@ def sampling_parameters(defaults: dict[str, Any]) -> list[Parameter]:
 
 def text_parameters() -> list[Parameter]:
     """Return what a stage that writes text with :class:`~omni_torch.runners.model_runner.ARModelRunner` honours beside: log
-    probabilities, and structure. Without llguidance it is of no kind, and the stage says what to install.
+    probabilities, and what its text must be.
     """
-    return [TOP_LOGPROBS, structured_parameter(*(STRUCTURES if find_spec("llguidance") is not None else ()))]
+    return [TOP_LOGPROBS, structured_parameter(*STRUCTURES)]
+
+
+def as_installed(interface: Interface) -> Interface:
+    """Return a declaration in which a text can be held to nothing if llguidance is not installed: the stage says what to install."""
+    if find_spec("llguidance") is not None:
+        return interface
+    groups = [
+        evolve(
+            group,
+            parameters=[evolve(each, choices=[]) if each.name == STRUCTURED else each for each in group.parameters],
+        )
+        for group in interface.groups
+    ]
+    return evolve(interface, groups=groups)

@@ -16,7 +16,7 @@ from omni_core.api import (
     transcription_parameters,
 )
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters, text_parameters
+from omni_torch.api import as_installed, sampling_parameters, text_parameters
 from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
@@ -47,7 +47,7 @@ def interface(source: Source) -> Interface:
     ]
     form = form_of(source.folder)
     parameters += text_parameters() if form.is_text else []
-    return Interface(
+    declared = Interface(
         roles={TEXT: GROUP},
         inputs=inputs,
         outputs=["text"],
@@ -59,6 +59,7 @@ def interface(source: Source) -> Interface:
         reasoning=form.templated or form.thoughts is not None,
         prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE)} if "audio" in inputs else {},
     )
+    return as_installed(declared)
 
 
 def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Parameter]:
