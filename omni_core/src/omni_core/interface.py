@@ -261,7 +261,7 @@ class Interface:
 
     @property
     def structured(self) -> list[str]:
-        """What its text can be held to, kinds of :data:`omni_core.structured.STRUCTURES`; empty: it is free."""
+        """The kinds of structure that its text can be held to, of :data:`omni_core.structured.STRUCTURES`; empty: it is free."""
         group = self.plain_group
         found = group.parameters if group is not None and group.role == TEXT else []
         return next((list(each.choices) for each in found if each.name == STRUCTURED), [])

@@ -9,7 +9,7 @@ from omni_core.errors import ConfigError, did_you_mean
 from omni_core.interface import STRUCTURED, Parameter
 
 STRUCTURES = ("json_object", "json_schema", "choice", "regex", "grammar")
-"""What the whole of a text can be held to, as the only key of the parameter ``structured``:
+"""Kinds of structure that the whole of a text can be held to, as the only key of the parameter ``structured``:
 
 - ``json_object``: an empty mapping: any object of JSON.
 - ``json_schema``: ``schema``, a JSON schema, and ``strict``: false leaves keywords out that the stage does not know; else they are

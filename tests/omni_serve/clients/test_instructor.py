@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 
 class Place(BaseModel):
-    """Where something is."""
+    """A place."""
 
     city: str
     size: Literal["large", "small"]

@@ -49,7 +49,7 @@ def test_streams_and_tools(responses: bool) -> None:
 
 
 class Place(BaseModel):
-    """Where something is."""
+    """A place."""
 
     city: str
     size: Literal["large", "small"]

@@ -37,7 +37,7 @@ async def test_tools(api: str) -> None:
 
 
 class Place(BaseModel):
-    """Where something is."""
+    """A place."""
 
     city: str
     size: Literal["large", "small"]

@@ -165,7 +165,7 @@ STOP = {"type": "function", "function": {"name": "stop"}}
 
 
 class Person(BaseModel):
-    """What is asked for by its type."""
+    """A person, by the type that is asked for."""
 
     name: Annotated[str, StringConstraints(max_length=5)]
     age: Annotated[int, Field(ge=0, le=130)]

@@ -104,7 +104,7 @@ class KVLayout:
 
 
 class Constraint(Protocol):
-    """What the output of a request is held to, as a function of its ids: a step that failed is computed again."""
+    """The set of ids that may follow in the output of a request, as a function of its ids: a step that failed is computed again."""
 
     def when_ready(self, call: Callable[[], None]) -> None:
         """Call ``call`` in another thread once it is made, or cannot be. A request is admitted then."""

@@ -25,7 +25,7 @@ Count = Annotated[
     BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n),
     Field(ge=1, le=MOST_CHOICES),
 ]
-"""How many; 1.0 is 1 in JSON."""
+"""The number of choices; 1.0 is 1 in JSON."""
 
 _AHEAD = 32
 """Events that a choice may be ahead of the client."""

@@ -1,5 +1,5 @@
-"""What a request holds the answer's text to: OpenAI's ``response_format``, vLLM's ``structured_outputs`` and ``guided_*``, and calls that
-must be made, in the form that pipelines declare (:mod:`omni_core.structured`).
+"""Reads what a request holds the answer's text to: OpenAI's ``response_format``, vLLM's ``structured_outputs`` and ``guided_*``, and calls
+that must be made, in the form that pipelines declare (:mod:`omni_core.structured`).
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class ToolCall:
 
 @frozen
 class Written:
-    """How calls are written by a format whose calls are JSON: ``begin``, calls with ``between`` between them, ``end``. A call is
-    ``before``, its name, ``middle``, its arguments as JSON, ``after``.
+    """The form of calls that are JSON: ``begin``, calls with ``between`` between them, ``end``. A call is ``before``, its name,
+    ``middle``, its arguments as JSON, ``after``.
     """
 
     before: str
