@@ -47,8 +47,8 @@ REFERENCES = {  # Models, and what their published implementations import.
 }
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
-TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
-TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-tensors", "loguru", "espeakng-loader", "jsonschema"]
+TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk", "jsonschema"]
+TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-tensors", "loguru", "espeakng-loader"]
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
 TWO = ("-n", "2", "--dist", "loadfile")
