@@ -1,4 +1,4 @@
-"""What requests hold a text to, in the form of pipelines, and grammars of calls that the readers of their formats read back."""
+"""Fields of requests that hold a text to a structure, and grammars of calls that the readers of their formats read back."""
 
 from __future__ import annotations
 
