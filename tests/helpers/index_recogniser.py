@@ -87,7 +87,7 @@ def listen(payload: StagePayload) -> Iterator[TranscriptChunk]:
     speaker = "spk_9" if asked.get("diarize") else None
     segments = [Segment("".join(texts), 0.0, end, speaker)] if times != "none" else []
     words = [Word(text.strip(), *span) for text, span in zip(texts, spans, strict=True)] if times == "word" else []
-    told = [TokenLogprob(text, -0.25, [*text.encode()], 1) for text in texts] if asked.get("logprobs") else []
+    told = [TokenLogprob(text, text.encode(), -0.25, 1) for text in texts] if asked.get("logprobs") else []
     yield TranscriptChunk(texts[0], "", [], words[:1], told[:1])
     yield TranscriptChunk(texts[1], "", segments, words[1:], told[1:])
     usage = {"prompt_tokens": 3, "completion_tokens": 2}

@@ -25,6 +25,7 @@ from omni_core.interface import (
     ParameterGroup,
     transcription_parameters,
 )
+from omni_core.structured import structured_parameter
 
 TEMPERATURE = Parameter("temperature", "number", "how hot", 0.0, minimum=0, maximum=2)
 LENGTH = Parameter("max_new_tokens", "integer", "how long", 10, 1, 2**31 - 1, aliases=["max_tokens"])
@@ -152,6 +153,20 @@ def test_a_type_that_does_not_exist_is_named_where_it_is_declared() -> None:
     document = {"model_path": "m", "stages": [], "interface": {"params": [{"name": "x", "type": "nmber", "help": ""}]}}
     with pytest.raises(ConfigError, match=r"interface\.params\[x\].*no type is called 'nmber'"):
         structure(document, PipelineConfig)
+
+
+def test_a_text_is_held_to_the_kinds_of_structure_that_its_pipeline_declares() -> None:
+    assert INTERFACE.structured == []
+    group = evolve(WRITER, parameters=[*WRITER.parameters, structured_parameter("json_schema", "regex")])
+    interface = evolve(INTERFACE, groups=[group, *INTERFACE.groups[1:]])
+    assert interface.structured == ["json_schema", "regex"]
+    asked = {"structured": {"regex": "[a-z]+"}}
+    assert interface.check_params(asked)[WRITER.name] == asked
+    for wrong in ({}, {"choice": ["a"]}, {"regex": "a", "json_schema": {}}, "regex"):
+        message = refusal({"structured": wrong}, interface)
+        assert "params.structured: must be a mapping with one of: json_schema, regex" in message
+    with pytest.raises(ConfigError, match="structured: no kind is called 'regx'; did you mean 'regex'"):
+        structured_parameter("regx")
 
 
 def test_a_transcription_takes_the_parameters_that_its_pipeline_chooses() -> None:

@@ -82,7 +82,7 @@ def test_a_reply_has_the_transcript_and_its_pieces() -> None:
     assert not streamed.reply.transcript.words
 
 
-LOGPROBS = [TokenLogprob("one", -0.5, [*b"one"], 1), TokenLogprob(" two", -1.5, [*b" two"], 2)]
+LOGPROBS = [TokenLogprob("one", b"one", -0.5, 1), TokenLogprob(" two", b" two", -1.5, 2)]
 CHUNKS = [
     TranscriptChunk("one", " too"),
     TranscriptChunk(
@@ -110,10 +110,10 @@ RESULT = Transcript("one two", "en", CHUNKS[1].segments, CHUNKS[1].words, 1.0, l
         (lambda: ([], evolve(RESULT, words=[Word("two", 0, 1, None, 2.0)])), "confidence: 2.0"),
         (lambda: ([], evolve(RESULT, finish_reason="cut")), "finish_reason: 'cut' is none"),
         (
-            lambda: ([], evolve(RESULT, logprobs=[TokenLogprob("one", -1.0, [*b"one"], 1)])),
+            lambda: ([], evolve(RESULT, logprobs=[TokenLogprob("one", b"one", -1.0, 1)])),
             "logprobs: their bytes are b'one'",
         ),
-        (lambda: ([], evolve(RESULT, logprobs=[TokenLogprob("one", 0.5, [*b"one"], 1)])), "0.5 is no logarithm"),
+        (lambda: ([], evolve(RESULT, logprobs=[TokenLogprob("one", b"one", 0.5, 1)])), "0.5 is no logarithm"),
         (lambda: (CHUNKS, evolve(RESULT, logprobs=LOGPROBS[:1])), "the logprobs of the chunks are not"),
     ],
 )

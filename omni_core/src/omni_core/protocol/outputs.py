@@ -17,10 +17,31 @@ from omni_core.protocol.registry import register
 
 @register
 @frozen
-class TextChunk:
-    """A piece of text as it was made."""
+class TokenLogprob:
+    """A token of a text with its log probability, by the model's own logits: before temperature, penalties and constraints.
+
+    Attributes:
+        text: of the token; a character that is only a part of one is a replacement mark.
+        data: its bytes of UTF-8.
+        logprob: the natural logarithm of its probability.
+        token_id: in the model's vocabulary.
+        top: the likeliest tokens in its place, the likeliest first, without ``top`` of their own.
+    """
 
     text: str
+    data: bytes
+    logprob: float
+    token_id: int
+    top: list[TokenLogprob] = field(factory=list)
+
+
+@register
+@frozen
+class TextChunk:
+    """A piece of text as it was made. ``logprobs``: of tokens that end here, where they were asked for (``top_logprobs``)."""
+
+    text: str
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -75,7 +96,8 @@ class AudioChunk:
 class TextResult:
     """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``usage`` counts
     ``prompt_tokens``, those of them that stand for sound as ``prompt_audio_tokens``, ``completion_tokens``, and those of them
-    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined.
+    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined. ``logprobs``: those of the
+    :class:`TextChunk` pieces joined.
     """
 
     text: str
@@ -84,6 +106,7 @@ class TextResult:
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
     reasoning: str = ""
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -125,24 +148,6 @@ class ImageResult:
     frames_per_second: float = 0.0
     seeds: list[int] = field(factory=list)
     notices: list[str] = field(factory=list)
-
-
-@register
-@frozen
-class TokenLogprob:
-    """A token that a model has written, and its log probability.
-
-    Attributes:
-        text: of the token alone; U+FFFD stands for a part of a character.
-        logprob: the natural logarithm of its probability in the model's distribution after the tokens before, whatever it was sampled with.
-        utf8: its bytes; those of all tokens joined are the text's, but for spaces.
-        token_id: its number in the model's vocabulary.
-    """
-
-    text: str
-    logprob: float
-    utf8: list[int]
-    token_id: int
 
 
 @register

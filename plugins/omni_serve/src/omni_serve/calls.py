@@ -25,6 +25,7 @@ from omni_core.api import (
     RequestAbortedError,
     TextChunk,
     TextResult,
+    TokenLogprob,
     Transcript,
     TranscriptChunk,
     Word,
@@ -33,7 +34,7 @@ from omni_core.runtime_api import StreamEvent
 from omni_serve.auth import Key
 from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
-from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.errors import ApiError, api_error, invalid, placed
 from omni_serve.live_input import LiveInput
 from omni_serve.media import share_of
 from omni_serve.server import Server
@@ -96,6 +97,8 @@ class Call:
         guesses: true if :meth:`pieces` has :class:`Guess` pieces, too.
         tells: true if its pieces of text are :class:`Heard` ones: all that is told of segments, words and tokens comes with them.
         heard_seconds: of the recording that is to be written down, by its header.
+        logprobs: of the tokens of its text, where they are asked for; those that :meth:`fresh_logprobs` has not returned.
+        fields: the client's fields by those of the pipeline, for errors.
         thinks: true if :meth:`pieces` has :class:`Thought` pieces, too; ``thoughts`` has all of them in any case.
     """
 
@@ -117,6 +120,8 @@ class Call:
     notices: list[str] = field(factory=list)
     transcript: Transcript | None = None
     thoughts: str = ""
+    logprobs: list[TokenLogprob] = field(factory=list)
+    fields: dict[str, str] = field(factory=dict, kw_only=True)
     audio_seconds: float = 0.0
     _first_sound: float | None = None
     _last_sound: float = 0.0
@@ -180,10 +185,16 @@ class Call:
                 raise server.admission.shutting_down() from error
             raise api_error(error) from error
         except Exception as error:
-            raise api_error(error) from error
+            with placed(self.fields):
+                raise api_error(error) from error
         finally:
             media.leave()
             self._account()
+
+    def fresh_logprobs(self) -> list[TokenLogprob]:
+        """Return the log probabilities that have come since the last call."""
+        found, self.logprobs = self.logprobs, []
+        return found
 
     async def _live(self, request: OmniRequest, pieces: LiveInput) -> AsyncGenerator[StreamEvent]:
         kind = "audio" if self.transcribes else "text"
@@ -215,7 +226,10 @@ class Call:
             and TEXT in self.server.interface.roles
         ):
             return None
-        if isinstance(data, TextChunk | TranscriptChunk):
+        if isinstance(data, TextChunk):
+            self.logprobs += data.logprobs
+            return self._text(data.text)
+        if isinstance(data, TranscriptChunk):
             return self._text(data.text)
         if isinstance(data, ReasoningChunk):
             self.thoughts += data.text
@@ -228,7 +242,10 @@ class Call:
             self.notices += data.notices
             self.transcript = data if isinstance(data, Transcript) else self.transcript
             self.thoughts = self.thoughts or getattr(data, "reasoning", "")
-            return None if self._wrote else self._text(data.text)
+            if self._wrote:
+                return None
+            self.logprobs += getattr(data, "logprobs", ())
+            return self._text(data.text)
         if isinstance(data, AudioResult):
             self.usage |= data.usage
             self.notices += data.notices

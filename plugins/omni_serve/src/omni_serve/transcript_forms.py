@@ -84,7 +84,7 @@ def _letters(number: int) -> str:
 
 def logprobs(found: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
     """Return the log probabilities of tokens."""
-    return [{"token": each.text, "logprob": each.logprob, "bytes": each.utf8} for each in found]
+    return [{"token": each.text, "logprob": each.logprob, "bytes": [*each.data]} for each in found]
 
 
 def subtitles(segments: Iterable[Segment], form: str) -> str:

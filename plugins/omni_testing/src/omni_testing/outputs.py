@@ -97,7 +97,7 @@ def check_transcript(chunks: Sequence[Any], result: Any, timestamps: str = "none
 def _check_logprobs(result: Transcript) -> None:
     for index, each in enumerate(result.logprobs):
         assert each.logprob <= 0.0, f"logprobs[{index}].logprob: {each.logprob} is no logarithm of a probability"
-    data = bytes(byte for each in result.logprobs for byte in each.utf8)
+    data = b"".join(each.data for each in result.logprobs)
     texts = [each.replace("\ufffd", "") for each in (data.decode(errors="replace"), result.text)]
     same = "".join(texts[0].split()) == "".join(texts[1].split())
     assert same, f"logprobs: their bytes are {data!r}, and the text is {result.text!r}"

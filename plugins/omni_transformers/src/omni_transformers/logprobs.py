@@ -57,7 +57,7 @@ def told(tokenizer: Any, ids: Sequence[int], found: Iterable[float]) -> list[Tok
     for token, value in zip(ids, found, strict=True):
         data = b"" if token in special else _utf8(tokenizer, token)
         if data:
-            made.append(TokenLogprob(data.decode(errors="replace"), min(value, 0.0), [*data], token))
+            made.append(TokenLogprob(data.decode(errors="replace"), data, min(value, 0.0), token))
     return made
 
 

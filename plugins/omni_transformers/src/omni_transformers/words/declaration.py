@@ -16,7 +16,7 @@ from omni_core.api import (
     transcription_parameters,
 )
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters
+from omni_torch.api import as_installed, sampling_parameters, text_parameters
 from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
@@ -55,7 +55,8 @@ def interface(source: Source) -> Interface:
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
     ]
     form = form_of(source.folder)
-    return Interface(
+    parameters += text_parameters() if form.is_text else []
+    declared = Interface(
         roles={TEXT: GROUP},
         inputs=inputs,
         outputs=["text"],
@@ -63,11 +64,13 @@ def interface(source: Source) -> Interface:
         params=list(form.variables),
         limits=media,
         tool_format=form.tools,
+        completes=inputs == ["text"] and not source.config.get("is_encoder_decoder"),
         reasoning=form.templated or form.thoughts is not None,
         prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE), "translation": TRANSLATE}
         if "audio" in inputs
         else {},
     )
+    return as_installed(declared)
 
 
 def _longest(source: Source) -> float:
