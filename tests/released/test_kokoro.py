@@ -31,7 +31,7 @@ SPEAKER = "jf_alpha"
 
 
 def test_twelve_sentences_are_heard(folder: Path) -> None:
-    """The voices are Japanese. Our Whisper tiny.en hears three quarters of the words right nevertheless, faster-whisper's base two thirds."""
+    """The voices are Japanese; Whisper tiny.en hears three quarters of the words right nevertheless, faster-whisper's base two thirds."""
 
     async def spoken() -> tuple[list[AudioResult], float]:
         async with open_async(voice(str(kokoro(folder)))) as pipe:
