@@ -339,7 +339,9 @@ def site(session: nox.Session) -> None:
         ask = "import('@sparticuz/chromium').then(async found => console.log(await found.default.executablePath()))"
         with session.chdir(folder):
             browser = str(session.run("node", "-e", ask, external=True, silent=True, env={"TMPDIR": str(folder)}))
-    environment = {"OMNI_SITE": str(folder / "site"), "OMNI_CHROMIUM": browser.strip()}
+    session.run("npm", "install", "--silent", "--prefix", str(folder), "axe-core@4.14.1", external=True)
+    axe = folder / "node_modules" / "axe-core" / "axe.min.js"
+    environment = {"OMNI_SITE": str(folder / "site"), "OMNI_CHROMIUM": browser.strip(), "OMNI_AXE": str(axe)}
     pytest(session, "tests/packaging/site", "tests/omni_serve/page", **environment)
 
 

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from report import Row, compare, json_option, publish, quick_option
 
-from omni_kokoro.config import RATE, read_config
+from omni_kokoro.config import read_config
+from omni_kokoro.interface import RATE
 from omni_kokoro.network.model import load_network
 from omni_kokoro.onnx import OnnxNetwork
 from omni_kokoro.sentence import Sentence

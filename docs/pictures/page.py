@@ -17,7 +17,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-SIZE = {"width": 1240, "height": 858}
+SIZE = {"width": 1400, "height": 900}
 COLORS = 256
 QUIET = [
     "--no-sandbox",
@@ -48,8 +48,16 @@ def picture_of(color: str) -> bytes:
 
 
 def converse(page: Page) -> None:
-    """Ask three questions, and wait until the last answer is spoken."""
-    for text, color in (("Say hello.", None), ("What colour is this?", "#d01c1f"), ("What is your name?", None)):
+    """Ask questions in three conversations, and wait until the last answer is spoken."""
+    questions = (
+        ("Tell me a joke.", None),
+        ("Who are you?", None),
+        ("Say hello.", None),
+        ("What colour is this?", "#d01c1f"),
+    )
+    for number, (text, color) in enumerate((*questions, ("What is your name?", None))):
+        if number in (1, 2):
+            page.click("#new-chat")
         if color is not None:
             page.set_input_files("#file", {"name": "it.png", "mimeType": "image/png", "buffer": picture_of(color)})
             page.wait_for_selector(".attachment")
@@ -58,6 +66,7 @@ def converse(page: Page) -> None:
         page.press("#text", "Enter")
         page.wait_for_selector("#stop:not([hidden])")
         page.wait_for_selector("#send:not([hidden])")
+    page.mouse.move(0, 0)
     page.wait_for_timeout(500)
 
 

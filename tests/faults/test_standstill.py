@@ -45,7 +45,9 @@ async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder
         assert client.process_ids["start"] == pids["start"]
 
 
-@pytest.mark.parametrize("how", ["close descriptors", "close all but the standard ones"])
+@pytest.mark.parametrize(
+    "how", ["close descriptors", pytest.param("close all but the standard ones", marks=pytest.mark.full)]
+)
 async def test_closed_descriptors_leave_no_process_behind(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

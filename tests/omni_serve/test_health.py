@@ -154,6 +154,7 @@ async def test_models_show_what_they_can(http: httpx2.AsyncClient) -> None:
     assert can["voices"] == ["low", "high"]
     assert (can["speech"], can["transcription"], can["tools"]) == ("by instruction", "by instruction", True)
     assert can["sample_rate"] == 24_000
+    assert can["plain_parameters"] == "writer"
     assert can["parameters"]["writer"][0]["name"] == "temperature"
     assert not any("multiple_of" in each for group in can["parameters"].values() for each in group)
     assert (await http.get("/v1/models/other")).status_code == 404

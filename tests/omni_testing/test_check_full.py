@@ -25,6 +25,13 @@ def omni_payload_projections():
         Component("away", "mine:right", "cannot work here", requires=("no_such_module",), conformance="mine_suites:Away"),
     ]
 """
+SOUND = """
+from omni_core.hookspecs import Component, hookimpl
+
+@hookimpl
+def omni_payload_projections():
+    return [Component("sound", "mine:right", "keeps the number", conformance="mine_suites:Right")]
+"""
 FUNCTIONS = """
 def right(payload):
     return {"n": payload.data["n"]}
@@ -62,10 +69,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "mine_broken": BROKEN,
     }.items():
         (tmp_path / f"{name}.py").write_text(source)
+    (tmp_path / "sound_plugin.py").write_text(SOUND)
     info = tmp_path / "mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[omni]\nmine = mine_plugin [payload-projections-1]\n")
+    (info / "entry_points.txt").write_text(
+        "[omni]\nmine = mine_plugin [payload-projections-1]\nsound = sound_plugin [payload-projections-1]\n"
+    )
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -102,10 +112,10 @@ def test_each_component_gets_a_line_and_failures_a_reason(environment: dict[str,
 
 
 def test_what_is_right_exits_with_0(environment: dict[str, str]) -> None:
-    done = check(environment, "--full", "torch")
+    done = check(environment, "--full", "sound")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ok  scheduler engine" in done.stdout
-    assert "mine" not in done.stdout
+    assert "ok  projection sound (mine): 4 passed" in done.stdout
+    assert "right" not in done.stdout
 
 
 @pytest.mark.parametrize("missing", ["pytest", "omni_testing"])

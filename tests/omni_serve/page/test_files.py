@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+from hashlib import sha256
 from importlib.resources import files
 
 import httpx2
@@ -30,6 +32,7 @@ async def test_every_file_is_served_without_a_key_and_with_its_type(pipe: AsyncP
             policy = answer.headers["content-security-policy"]
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
+            assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
             assert answer.headers["x-content-type-options"] == "nosniff"
             again = await http.get(path, headers={"if-none-match": answer.headers["etag"]})
             assert (again.status_code, again.content) == (304, b"")
@@ -43,7 +46,13 @@ async def test_the_files_refer_to_each_other_and_to_nothing_elsewhere() -> None:
     folder = files("omni_serve.page").joinpath("static")
     assert set(everything) == {each.name for each in folder.iterdir()}
     used = {"index.html", "docs.html"}
+    vendored = everything["marked.esm.js"]
+    noted = files("omni_serve.page").joinpath("THIRD-PARTY.md").read_text()
+    assert sha256(vendored.encode()).hexdigest() in noted
+    assert "marked v18.2.1" in vendored
     for name, text in everything.items():
+        if name == "marked.esm.js":
+            continue
         addresses = re.findall(r"(?:https?|wss?)://[^\s\"'`]+", text)
         assert [each for each in addresses if not each.startswith("http://www.w3.org/")] == [], name
         assert not re.search(r"\bon[a-z]+=|style=|javascript:|@import|//cdn", text), name
@@ -53,6 +62,19 @@ async def test_the_files_refer_to_each_other_and_to_nothing_elsewhere() -> None:
     assert not [
         name for name, text in everything.items() if re.search(r"innerHTML|outerHTML|insertAdjacent|eval\(", text)
     ]
+
+
+async def test_the_page_is_small_and_compressed(pipe: AsyncPipe) -> None:
+    everything = [name for name in contents() if not name.startswith("docs.")]
+    assert sum(len(gzip.compress(contents()[name][0])) for name in everything) < 75_000
+    async with http_client(create_app(pipe, Settings())) as http:
+        plain = await http.get("/page/app.js", headers={"accept-encoding": "identity"})
+        packed = await http.get("/page/app.js", headers={"accept-encoding": "gzip"})
+        assert "content-encoding" not in plain.headers
+        assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "accept-encoding")
+        assert packed.content == plain.content == contents()["app.js"][0]
+        assert int(packed.headers["content-length"]) < len(plain.content) / 2
+        assert packed.headers["etag"] != plain.headers["etag"]
 
 
 async def test_the_graph_needs_a_key(pipe: AsyncPipe) -> None:

@@ -9,7 +9,6 @@ from attrs import frozen
 from omni_core.api import ConfigError
 from omni_torch.api import Section, read_json
 
-RATE = 24_000
 FRAME = 600
 """Samples of one unit of a phoneme's duration: 25 ms."""
 

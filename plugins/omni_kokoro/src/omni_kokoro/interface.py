@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from omni_core.api import SEED, SPEECH, VOICE, Interface, Parameter, ParameterGroup
-from omni_kokoro.config import RATE
 
 GROUP = "speech"
+
+RATE = 24_000
+"""Samples a second of its sound."""
 
 MOST = 100_000
 """Characters of a text: about two hours."""

@@ -10,7 +10,8 @@ from attrs import define, field
 
 from omni_core.api import AudioChunk, AudioResult, ConfigError, OmniRequest, StagePayload, StreamingScheduler, Word
 from omni_kokoro.checkpoint import ONNX, weights_file
-from omni_kokoro.config import FRAME, RATE
+from omni_kokoro.config import FRAME
+from omni_kokoro.interface import RATE
 from omni_kokoro.sentence import Samples, Sentence, Spoken
 
 

@@ -64,6 +64,7 @@ def capabilities(server: Server) -> dict[str, Any]:
         "transcription": _by("transcription", "direct" if has_recogniser(interface) else None, server),
         "tools": interface.tool_format is not None,
         "limits": interface.limits,
+        "plain_parameters": interface.plain_group.name if interface.plain_group is not None else None,
         "parameters": {group.name: [_parameter(each) for each in group.parameters] for group in interface.groups},
     }
     if "audio" in interface.outputs:

@@ -22,10 +22,10 @@ _ATTEMPTS = 15
 _MEASURE = """
 import contextlib, sys, time
 from omni_core.api import load_plugins  # what the process that discovers plugins has loaded before
-begin = time.perf_counter()
+begin = time.process_time()
 with contextlib.redirect_stdout(sys.stderr):
     __import__(sys.argv[1])
-print(time.perf_counter() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
+print(time.process_time() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
 """
 
 _RESOLVE = """

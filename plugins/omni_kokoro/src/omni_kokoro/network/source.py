@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_kokoro.config import FRAME, RATE
+from omni_kokoro.config import FRAME
+from omni_kokoro.interface import RATE
 from omni_torch.api import seeded_generator
 
 SINES = 9

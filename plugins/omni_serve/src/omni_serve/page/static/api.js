@@ -19,6 +19,21 @@ export class ServerError extends Error {
   }
 }
 
+// There was no answer, or it broke off.
+export class Unreachable extends Error {
+  constructor() {
+    super(navigator.onLine ? "The server does not answer. Is it still running?" : "This device is offline.");
+  }
+}
+
+async function reached(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    throw error instanceof TypeError ? new Unreachable() : error;
+  }
+}
+
 function headers(more = {}) {
   return key() ? { ...more, authorization: `Bearer ${key()}` } : more;
 }
@@ -35,43 +50,16 @@ async function checked(answer) {
 }
 
 export async function getJson(path, signal) {
-  const answer = await checked(await fetch(path, { headers: headers(), signal, cache: "no-store" }));
+  const answer = await checked(await reached(fetch(path, { headers: headers(), signal, cache: "no-store" })));
   return answer.json();
 }
 
-// Yields the chunks of a streamed chat completion.
-export async function* chat(body, signal) {
-  const answer = await checked(
-    await fetch("v1/chat/completions", {
-      method: "POST",
-      headers: headers({ "content-type": "application/json" }),
-      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-      signal,
-    }),
-  );
-  for await (const data of events(answer.body)) {
-    if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ServerError(500, chunk.error);
-    yield chunk;
-  }
+async function post(path, options) {
+  return checked(await reached(fetch(path, { method: "POST", ...options })));
 }
 
-// Yields the events of images: of a prompt, or of files and an instruction.
-export async function* imageEvents(body, files, signal) {
-  const form = new FormData();
-  if (files.length) {
-    for (const [name, value] of Object.entries(body)) form.append(name, String(value));
-    for (const file of files) form.append("image[]", file);
-  }
-  const answer = await checked(
-    await fetch(files.length ? "v1/images/edits" : "v1/images/generations", {
-      method: "POST",
-      headers: headers(files.length ? {} : { "content-type": "application/json" }),
-      body: files.length ? form : JSON.stringify(body),
-      signal,
-    }),
-  );
+async function* eventsOf(path, options) {
+  const answer = await post(path, options);
   for await (const data of events(answer.body)) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
@@ -80,12 +68,62 @@ export async function* imageEvents(body, files, signal) {
   }
 }
 
+function json(body) {
+  return { headers: headers({ "content-type": "application/json" }), body: JSON.stringify(body) };
+}
+
+function form(fields, name, files) {
+  const body = new FormData();
+  for (const [key, value] of Object.entries(fields)) body.append(key, String(value));
+  for (const file of files) body.append(name, file, file.name || "recording.wav");
+  return { headers: headers(), body };
+}
+
+// Yields the chunks of a streamed chat completion.
+export function chat(body, signal) {
+  return eventsOf("v1/chat/completions", { ...json({ ...body, stream: true, stream_options: { include_usage: true } }), signal });
+}
+
+// Yields the events of images: of a prompt, or of files and an instruction.
+export function imageEvents(body, files, signal) {
+  if (files.length) return eventsOf("v1/images/edits", { ...form(body, "image[]", files), signal });
+  return eventsOf("v1/images/generations", { ...json(body), signal });
+}
+
+// Yields the events of a transcript.
+export function transcriptEvents(fields, file, signal) {
+  return eventsOf("v1/audio/transcriptions", { ...form({ ...fields, stream: true }, "file", [file]), signal });
+}
+
+// Returns a transcript with the times of its parts.
+export async function transcript(fields, file, signal) {
+  const asked = form({ ...fields, response_format: "verbose_json" }, "file", [file]);
+  return (await post("v1/audio/transcriptions", { ...asked, signal })).json();
+}
+
+// Yields the samples of a text that is spoken.
+export async function* speech(body, signal) {
+  const answer = await post("v1/audio/speech", { ...json({ ...body, response_format: "pcm" }), signal });
+  const reader = answer.body.getReader();
+  let rest = new Uint8Array();
+  for (;;) {
+    const { value, done } = await reached(reader.read());
+    if (done) return;
+    const bytes = new Uint8Array(rest.length + value.length);
+    bytes.set(rest);
+    bytes.set(value, rest.length);
+    const whole = bytes.length & ~1;
+    rest = bytes.slice(whole);
+    if (whole) yield samplesIn(bytes.subarray(0, whole));
+  }
+}
+
 // Yields the data of server-sent events. The server writes each event as one line.
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reached(reader.read());
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();
@@ -105,8 +143,11 @@ export function realtimeSocket(model) {
 
 // Returns float samples of base64 PCM16.
 export function samplesOf(base64) {
-  const bytes = bytesOf(base64);
-  const view = new DataView(bytes.buffer);
+  return samplesIn(bytesOf(base64));
+}
+
+function samplesIn(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const samples = new Float32Array(bytes.length >> 1);
   for (let index = 0; index < samples.length; index++) samples[index] = view.getInt16(2 * index, true) / 32768;
   return samples;

@@ -1,74 +1,151 @@
-// Wires the page: the composer, one chat with its history, talk mode, the key, the theme, and what the pipeline can do.
+// Wires the page: what the pipeline can do, one conversation, talk by voice, the panels, the key, and the server's presence.
 
-import { base64Of, chat, getJson, keepKey, samplesOf } from "./api.js";
+import { getJson, keepKey, Unreachable } from "./api.js";
+import { Chat, kindOf } from "./chat.js";
+import { Chats } from "./chats.js";
+import { Composer } from "./composer.js";
+import { $, dress, element, notice } from "./dom.js";
 import { Graph } from "./graph.js";
-import { draw, draws, EXAMPLES as PICTURES } from "./images.js";
-import { Messages, element, preview } from "./messages.js";
-import { meter, Microphone, wav } from "./microphone.js";
+import { EXAMPLES as PICTURES } from "./images.js";
+import { Messages } from "./messages.js";
+import { meter } from "./microphone.js";
 import { Player } from "./player.js";
+import { Settings } from "./settings.js";
+import { Store } from "./store.js";
 import { Talk } from "./talk.js";
 import { Waterfall } from "./waterfall.js";
 
-const $ = (id) => document.getElementById(id);
-const EXAMPLES = ["Say hello.", "Who are you?", "Tell me a joke."];
-const MEDIA = ["image", "audio", "video"];
+const QUESTIONS = ["Say hello.", "Who are you?", "Tell me a joke."];
+const TEXTS = ["Good morning! How did you sleep?", "The train to the sea leaves at ten past nine."];
+const LEADS = { chat: "What is on your mind?", draw: "Describe a picture.", hear: "What was said?", speak: "What shall I say?" };
+const HINTS = { chat: "Message", draw: "Describe a picture", hear: "", speak: "A text to speak" };
+const VERBS = { chat: "Send", draw: "Draw", hear: "Transcribe", speak: "Speak" };
+const STATES = { connecting: "Connecting", listening: "Listening", hearing: "Hearing you", thinking: "Thinking", speaking: "Speak to interrupt" };
 
-const messages = new Messages($("messages"));
-const waterfall = new Waterfall($("waterfall"));
-const player = new Player(playback);
-const level = meter($("level"));
 let model = null;
-let history = [];
-let attached = [];
-let running = null; // the answer in progress: { abort, request }
-let recording = null;
+let kind = "chat";
 let talk = null;
+let editing = null; // the turn that is put back to be changed
 let heard = null; // the request whose speech is played
 
-// --- what the pipeline can do ------------------------------------------------------------------------------------------
+const store = new Store();
+const settings = new Settings();
+const waterfall = new Waterfall($("waterfall"));
+const player = new Player(playback);
+const messages = new Messages($("messages"), {
+  retry: (turn) => chat.retry(turn, speaks()),
+  edit,
+  silence: (turn) => {
+    const spoken = chat.running?.turn === turn || (!player.status.done && chat.turns.at(-1) === turn);
+    if (spoken) player.clear();
+    return spoken;
+  },
+});
+const composer = new Composer(buttons);
+const chats = new Chats({ store, current: () => chat.chat, open });
+const chat = new Chat({
+  store,
+  settings,
+  messages,
+  waterfall,
+  player,
+  heard: (request) => (heard = request),
+  changed: () => {
+    chats.show();
+    graph.poll();
+    buttons();
+  },
+  failed: (error) => {
+    if (error.status === 401) askForKey(error);
+    if (error instanceof Unreachable) lost(error);
+  },
+});
+
+// --- the server --------------------------------------------------------------------------------------------------------
 async function connect() {
+  clearTimeout(connect.timer);
   try {
     const { data } = await getJson("v1/models");
-    model = data[0];
-    $("key-dialog").close();
-    offer(model);
-    state("ready", "ready");
-    graph.start();
+    found(data[0]);
   } catch (error) {
     if (error.status === 401) return askForKey(error);
-    state("offline", error.message || "no answer");
-    setTimeout(connect, 2000);
+    lost(error);
   }
 }
 
-function offer({ id, capabilities }) {
+function found(now) {
+  if (JSON.stringify(now) !== JSON.stringify(model)) offer(now);
+  connect.wait = 1;
+  $("offline").hidden = true;
+  document.body.classList.remove("away");
+  if ($("key-dialog").open) $("key-dialog").close();
+  state("ready", "ready");
+  graph.start();
+  buttons();
+}
+
+// Says that there is no answer, and asks again, each time a little later.
+function lost(error) {
+  graph.stop();
+  connect.wait = Math.min(15, 2 * (connect.wait || 1));
+  let left = connect.wait;
+  state("offline", navigator.onLine ? "no answer" : "offline");
+  document.body.classList.add("away");
+  $("offline").hidden = false;
+  clearTimeout(connect.timer);
+  const count = () => {
+    $("offline-text").textContent = `${error.message} Trying again in ${left} s.`;
+    connect.timer = left-- > 0 ? setTimeout(count, 1000) : setTimeout(connect);
+  };
+  count();
+}
+
+function state(what, text) {
+  $("state").className = `state ${what}`;
+  $("state").textContent = text;
+}
+
+function offer(now) {
+  model = chat.model = now;
+  kind = kindOf(model);
+  const { id, capabilities } = model;
   $("model").textContent = id;
   document.title = `${id} · omni`;
-  const takes = capabilities.inputs.length ? capabilities.inputs : ["text", ...MEDIA];
-  const speaks = !capabilities.outputs.length || capabilities.outputs.includes("audio");
-  const media = MEDIA.filter((each) => takes.includes(each));
-  $("attach").hidden = !media.length;
-  $("file").accept = media.map((each) => `${each}/*`).join(",");
-  $("record").hidden = !takes.includes("audio");
-  $("talk").hidden = !(takes.includes("audio") && speaks);
-  $("speak-label").hidden = !speaks;
-  $("speak").checked = speaks;
-  const voices = capabilities.voices || [];
-  if (draws(model)) {
-    const [lead, about] = messages.empty.children;
-    lead.textContent = "Describe a picture.";
-    about.textContent = `The picture arrives with previews of it${
-      capabilities.image_edits ? "; attach one, and say what is to be changed" : ""
-    }.`;
-    examples(PICTURES);
-  }
-  $("voice").hidden = !speaks || voices.length < 2;
-  $("voice").replaceChildren(...voices.map((each) => new Option(each)));
+  const takes = capabilities.inputs.length ? capabilities.inputs : ["text", "image", "audio", "video"];
+  const sounds = !capabilities.outputs.length || capabilities.outputs.includes("audio");
+  composer.offer(takes);
+  settings.offer(model, kind);
+  messages.on.aloud = kind === "chat" && capabilities.speech ? (turn) => chat.aloud(turn) : null;
+  messages.on.change = capabilities.image_edits ? (turn) => composer.attach([new File([turn.picture], "picture.png", { type: turn.picture.type })]) : null;
+  const talks = kind === "chat" && takes.includes("audio") && sounds;
+  $("talk").hidden = $("big-talk").hidden = !talks;
+  $("speak").hidden = !(sounds && kind === "chat");
+  $("text").hidden = kind === "hear";
+  $("hear").hidden = kind !== "hear";
+  $("text").placeholder = HINTS[kind];
+  $("lead").textContent = LEADS[kind];
+  const ways = ["Type", ...(talks ? ["talk"] : []), ...(composer.kinds ? [`drop ${composer.kinds.replace(" and ", " or ")}`] : [])];
+  $("about").textContent = {
+    chat: `${ways.length > 1 ? `${ways.slice(0, -1).join(", ")} or ${ways.at(-1)}` : "Type a message"}. ${sounds ? "Answers come as text and speech." : ""}`,
+    draw: `The picture arrives with previews of it${capabilities.image_edits ? "; attach one, and say what is to be changed" : ""}.`,
+    hear: "Drop a recording, choose one, or record. It is written down here.",
+    speak: "Write a text; it is spoken while it is made, and kept to play again or download.",
+  }[kind];
+  examples({ chat: takes.includes("text") ? QUESTIONS : [], draw: PICTURES, hear: [], speak: TEXTS }[kind]);
+  document.body.classList.add("ready");
+  chat.open(null);
 }
 
-function state(kind, text) {
-  $("state").className = `state ${kind}`;
-  $("state").textContent = text;
+function examples(texts) {
+  const made = texts.map((text) => {
+    const button = element("button", { type: "button", className: "example", textContent: text });
+    button.addEventListener("click", () => {
+      composer.set({ text });
+      send();
+    });
+    return button;
+  });
+  $("examples").replaceChildren(...made);
 }
 
 function askForKey(error) {
@@ -82,8 +159,9 @@ $("key-form").addEventListener("submit", (event) => {
   keepKey($("key").value.trim());
   connect();
 });
-
 $("key-dialog").addEventListener("close", () => model || connect()); // Esc: it is asked for again
+$("try-now").addEventListener("click", connect);
+addEventListener("online", connect);
 
 const graph = new Graph({
   place: $("graph"),
@@ -92,10 +170,11 @@ const graph = new Graph({
   load: $("load"),
   onAnswer: (error, now) => {
     const down = now?.stages.find((each) => each.state !== "ready" && each.state !== "stalled");
+    document.body.classList.add("drawn");
     if (error?.status === 401) askForKey(error);
+    else if (error instanceof Unreachable) lost(error);
     else if (down) state("waiting", `${down.name}: ${down.state}`);
-    else if (!error || error.status) state("ready", "ready");
-    else state("offline", "no answer");
+    else state("ready", "ready");
   },
 });
 
@@ -107,190 +186,102 @@ function playback(status, underruns) {
   $("played").textContent = `${status.played.toFixed(1)} s`;
   document.body.classList.toggle("playing", status.playing);
   if (heard && status.playing) waterfall.mark(heard, "heard");
-  if (heard && status.done && !running) {
+  if (heard && status.done && !chat.running) {
     if (heard.marks.heard) waterfall.mark(heard, "heard");
     waterfall.draw();
     heard = null;
+    if (talk) talk.state("listening");
   }
   buttons();
+}
+
+function speaks() {
+  return kind === "speak" || (kind === "chat" && !$("speak").hidden && $("speak").getAttribute("aria-pressed") === "true");
 }
 
 function buttons() {
-  const busy = Boolean(running) || (!player.status.done && !talk);
+  const busy = Boolean(chat.running) || (!player.status.done && !talk);
+  const given = kind === "hear" ? composer.attached.length : composer.text || composer.attached.length;
   $("stop").hidden = !busy;
   $("send").hidden = busy;
-  $("send").disabled = !model || Boolean(talk) || !($("text").value.trim() || attached.length);
-  $("text").disabled = Boolean(talk);
+  $("send").disabled = !model || !given || Boolean(composer.recording);
+  dress($("send"), "send", VERBS[kind]).classList.toggle("icon", !["hear", "speak"].includes(kind));
+  $("verb").textContent = VERBS[kind];
+  $("attach").disabled = $("record").disabled = Boolean(talk);
 }
 
-// --- a request ---------------------------------------------------------------------------------------------------------
-function content(text, media) {
-  if (!media.length) return text;
-  return [...media.map((each) => each.part), ...(text ? [{ type: "text", text }] : [])];
-}
-
+// --- questions ---------------------------------------------------------------------------------------------------------
 async function send() {
-  const text = $("text").value.trim();
-  if (running || talk || !model || !(text || attached.length)) return;
-  const media = attached;
-  const speech = !$("speak-label").hidden && $("speak").checked;
-  const chatted = history; // a new chat begins another one
-  const abort = new AbortController();
-  running = { abort };
-  clear();
-  buttons();
-  if (speech) await listen();
-  chatted.push({ role: "user", content: content(text, media) });
-  messages.user(text, media);
-  const answer = messages.answer();
-  const request = waterfall.begin(text || media.map((each) => each.name).join(", "));
-  heard = speech ? request : null;
-  setTimeout(() => graph.poll(), 100);
-  const body = { model: model.id, messages: chatted, modalities: speech ? ["text", "audio"] : ["text"] };
-  if (speech) body.audio = { format: "pcm16", ...(!$("voice").hidden && { voice: $("voice").value }) };
-  let said = "";
-  try {
-    if (draws(model)) await draw({ model, text, media, answer, signal: abort.signal, edit: attach });
-    else for await (const chunk of chat(body, abort.signal)) {
-      const delta = chunk.choices[0]?.delta ?? {};
-      const piece = delta.content || delta.audio?.transcript;
-      if (piece) {
-        said += piece;
-        waterfall.mark(request, "text");
-        answer.text(piece);
-      }
-      if (delta.audio?.data) {
-        waterfall.mark(request, "audio");
-        player.write(samplesOf(delta.audio.data));
-      }
-      if (chunk.choices[0]?.finish_reason === "length") answer.note("cut: the longest reply");
-    }
-    answer.end();
-  } catch (error) {
-    request.failed = abort.signal.aborted ? "stopped" : "failed";
-    if (abort.signal.aborted) answer.note("stopped");
-    else answer.fail(error.message);
-    if (error.status === 401) askForKey(error);
-    answer.end();
+  const { text } = composer;
+  const media = composer.attached;
+  if (chat.running || !model || $("send").disabled) return;
+  if (talk && !text) return;
+  if (editing) chat.cut(editing);
+  endEdit();
+  composer.set();
+  if (talk) return talk.type(text);
+  player.clear();
+  await chat.ask({ role: "user", text, media }, speaks());
+  if (matchMedia("(hover: hover)").matches) $("text").focus();
+}
+
+function edit(turn) {
+  if (chat.running || talk) return;
+  endEdit();
+  editing = turn;
+  composer.set(turn.spoken && turn.text ? { text: turn.text } : turn);
+  $("editing").hidden = false;
+  for (const each of document.querySelectorAll(".message")) {
+    each.classList.toggle("replaced", chat.turns.indexOf(each.turn) >= chat.turns.indexOf(turn));
   }
-  waterfall.mark(request, "end");
-  if (said) chatted.push({ role: "assistant", content: said });
-  else chatted.pop();
-  if (speech) player.end();
-  graph.poll();
-  running = null;
-  buttons();
   $("text").focus();
 }
 
-// Without a device that plays, the answer is still read.
-async function listen() {
-  try {
-    await player.open();
-    player.begin();
-  } catch (error) {
-    notice(`Speech cannot be played here: ${error.message}`);
-  }
+function endEdit() {
+  editing = null;
+  $("editing").hidden = true;
+  for (const each of document.querySelectorAll(".replaced")) each.classList.remove("replaced");
+}
+
+function open(other) {
+  stop();
+  endEdit();
+  composer.set();
+  chat.open(other);
+  if (innerWidth < 900) panel("sidebar", false);
+  $("text").focus();
 }
 
 function stop() {
-  running?.abort.abort();
+  chat.stop();
   player.clear();
+  messages.sound.pause();
   talk?.close();
-  if (recording) record();
-}
-
-// --- the composer ------------------------------------------------------------------------------------------------------
-function clear() {
-  $("text").value = "";
-  attached = [];
-  showAttached();
-  grow();
-}
-
-function grow() {
-  $("text").style.height = "auto";
-  $("text").style.height = `${Math.min($("text").scrollHeight, 200)}px`;
-  buttons();
-}
-
-async function attach(blob, name) {
-  const kind = MEDIA.find((each) => blob.type.startsWith(`${each}/`));
-  if (!kind || ($("attach").hidden && !$("record").offsetParent)) return notice(`${name} is no image, sound or video.`);
-  const data = base64Of(new Uint8Array(await blob.arrayBuffer()));
-  const url = `data:${blob.type};base64,${data}`;
-  const format = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3" }[blob.type];
-  const part = format ? { type: "input_audio", input_audio: { data, format } } : { type: `${kind}_url`, [`${kind}_url`]: { url } };
-  attached = [...attached, { kind, name, part, blob, url: URL.createObjectURL(blob) }];
-  showAttached();
-  $("text").focus();
-}
-
-function showAttached() {
-  $("attachments").replaceChildren(
-    ...attached.map((each) => {
-      const remove = element("button", { type: "button", className: "quiet icon", textContent: "×", title: "Remove" });
-      remove.setAttribute("aria-label", `Remove ${each.name}`);
-      remove.addEventListener("click", () => {
-        attached = attached.filter((other) => other !== each);
-        showAttached();
-      });
-      return element("div", { className: "attachment" }, preview(each.kind, each.url, each.name), remove);
-    }),
-  );
-  buttons();
-}
-
-function notice(text) {
-  messages.answer().fail(text);
-}
-
-async function record() {
-  if (recording) {
-    const { microphone, pieces } = recording;
-    recording = null;
-    showListening();
-    await microphone.close();
-    if (pieces.length) await attach(wav(pieces), "recording.wav");
-    return;
-  }
-  const pieces = [];
-  const microphone = new Microphone((piece) => {
-    pieces.push(piece);
-    level(piece);
-  });
-  recording = { microphone, pieces };
-  showListening();
-  try {
-    await microphone.open();
-  } catch (error) {
-    recording = null;
-    showListening();
-    notice(`The microphone cannot be used: ${error.message}`);
-  }
+  composer.endRecording(true);
 }
 
 async function toggleTalk() {
   if (talk) return talk.close();
-  if (running) stop();
-  const mine = new Talk({
-    model: model.id,
-    voice: $("voice").hidden ? null : $("voice").value,
+  if (!model) return;
+  stop();
+  endEdit();
+  const mine = (talk = new Talk({
+    model,
+    settings,
+    chat,
     player,
     messages,
     waterfall,
-    onPiece: level,
+    onPiece: loud,
     heard: (request) => (heard = request),
+    state: (what) => ($("talk-state").textContent = mine.muted ? "Muted" : STATES[what]),
     ended: (error) => {
       talk = null;
-      showListening();
-      buttons();
+      showTalk();
       if (error) notice(error.message);
     },
-  });
-  talk = mine;
-  showListening();
-  buttons();
+  }));
+  showTalk();
   try {
     await mine.open();
   } catch (error) {
@@ -298,60 +289,77 @@ async function toggleTalk() {
   }
 }
 
-function showListening() {
-  $("record").setAttribute("aria-pressed", String(Boolean(recording)));
-  $("record").title = recording ? "End the recording" : "Record a message";
-  $("record").setAttribute("aria-label", $("record").title);
-  $("record").disabled = Boolean(talk);
-  $("talk").setAttribute("aria-pressed", String(Boolean(talk)));
-  $("talk").textContent = talk ? "End talk" : "Talk";
-  $("level").hidden = !(recording || talk);
+const loud = meter($("talk-level"));
+
+function showTalk() {
+  dress($("talk"), talk ? "stop" : "wave", "", Boolean(talk));
+  $("talk").lastChild.textContent = talk ? "End talk" : "Talk";
+  dress($("mute"), "mic", "Mute the microphone", false);
+  $("talk-panel").hidden = !talk;
+  $("text").placeholder = talk ? "Type in between" : HINTS[kind];
+  buttons();
 }
 
+$("mute").addEventListener("click", () => {
+  talk.muted = !talk.muted;
+  dress($("mute"), "mic", "Mute the microphone", talk.muted);
+  talk.state("listening");
+});
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   send();
 });
-$("text").addEventListener("input", grow);
 $("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     send();
   }
 });
-$("text").addEventListener("paste", (event) => {
-  for (const file of event.clipboardData.files) attach(file, file.name);
-});
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !$("key-dialog").open) stop();
-});
-document.addEventListener("dragover", (event) => event.preventDefault());
-document.addEventListener("drop", (event) => {
-  event.preventDefault();
-  for (const file of event.dataTransfer.files) attach(file, file.name);
+  if (event.key !== "Escape" || document.querySelector("dialog[open], :popover-open")) return;
+  if (editing) $("cancel-edit").click();
+  else if (document.body.classList.contains("sidebar") && innerWidth < 900) panel("sidebar", false);
+  else stop();
 });
 $("stop").addEventListener("click", stop);
-$("record").addEventListener("click", record);
-$("talk").addEventListener("click", toggleTalk);
-$("attach").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", async () => {
-  for (const file of $("file").files) await attach(file, file.name);
-  $("file").value = "";
+$("cancel-edit").addEventListener("click", () => {
+  endEdit();
+  composer.set();
 });
-$("new-chat").addEventListener("click", () => {
-  stop();
-  history = [];
-  messages.clear();
-  $("text").focus();
-});
-$("show-pipeline").addEventListener("click", () => {
-  const shown = document.body.classList.toggle("pipeline");
-  $("show-pipeline").setAttribute("aria-pressed", String(shown));
-  $("show-pipeline").textContent = shown ? "Chat" : "Pipeline";
-  graph.poll();
-});
+for (const each of ["talk", "big-talk"]) $(each).addEventListener("click", toggleTalk);
+for (const each of ["new-chat", "new-chat-too"]) $(each).addEventListener("click", () => open(null));
+$("hear").addEventListener("click", () => $("file").click());
+$("settings").addEventListener("click", () => $("settings-dialog").showModal());
 
-// --- light and dark ----------------------------------------------------------------------------------------------------
+// --- what is shown, and how --------------------------------------------------------------------------------------------
+function speaking(on) {
+  dress($("speak"), on ? "sound" : "silent", on ? "Answers are spoken" : "Answers are not spoken", on);
+  localStorage.setItem("omni-speak", on);
+  if (!on) player.clear();
+}
+$("speak").addEventListener("click", () => speaking($("speak").getAttribute("aria-pressed") !== "true"));
+
+// Shows or folds a panel. On a wide page it stays so.
+function panel(name, on, keep = false) {
+  document.body.classList.toggle(name, on);
+  const button = $(`show-${name}`);
+  button.setAttribute("aria-expanded", String(on));
+  if (keep && innerWidth >= 900) localStorage.setItem(`omni-${name}`, on);
+  if (name === "pipeline") graph.poll();
+}
+function panels() {
+  for (const [name, least] of [["sidebar", 1200], ["pipeline", 1100]]) {
+    const kept = localStorage.getItem(`omni-${name}`);
+    panel(name, innerWidth >= 900 && (kept ? kept === "true" : innerWidth >= least));
+  }
+}
+panels();
+matchMedia("(min-width: 900px)").addEventListener("change", panels);
+for (const name of ["sidebar", "pipeline"]) {
+  $(`show-${name}`).addEventListener("click", () => panel(name, !document.body.classList.contains(name), true));
+}
+$("backdrop").addEventListener("click", () => panel("sidebar", false));
+
 function theme(value) {
   if (value) document.documentElement.dataset.theme = value;
 }
@@ -364,17 +372,11 @@ $("theme").addEventListener("click", () => {
   theme(dark ? "light" : "dark");
 });
 
-function examples(texts) {
-  const buttons = texts.map((text) => {
-    const button = element("button", { type: "button", className: "example", textContent: text });
-    button.addEventListener("click", () => {
-      $("text").value = text;
-      send();
-    });
-    return button;
-  });
-  messages.empty.querySelector("#examples").replaceChildren(...buttons);
-}
-examples(EXAMPLES);
-buttons();
+for (const button of document.querySelectorAll("[data-icon]")) dress(button, button.dataset.icon);
+speaking(localStorage.getItem("omni-speak") !== "false");
+showTalk();
+composer.showRecording();
+await store.open();
+chats.show();
+document.body.classList.add("here");
 connect();

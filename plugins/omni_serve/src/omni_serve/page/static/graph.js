@@ -1,19 +1,11 @@
 // Draws the pipeline, stages in layers from top to bottom, and keeps its numbers up to date while it is visible.
 
 import { getJson } from "./api.js";
+import { svg } from "./dom.js";
 
 const BOX = { width: 132, height: 62, gap: 12, lane: 14, below: 27 };
 const WINDOW = 5; // seconds over which rates and latencies are taken
 const SATURATED = 0.9; // the share of the time from which on a stage has no room
-const SVG = "http://www.w3.org/2000/svg";
-
-function svg(name, attributes = {}, ...children) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
 // Returns the layer of each stage: one below the lowest stage that sends to it. Edges back do not count.
 function layers(stages, edges) {
   const layer = new Map(stages.map((each) => [each.name, 0]));
@@ -119,6 +111,12 @@ export class Graph {
     this.poll();
   }
 
+  stop() {
+    this.started = false;
+    clearTimeout(this.timer);
+    this.note.textContent = "· not live";
+  }
+
   async poll() {
     clearTimeout(this.timer);
     if (!this.started || this.busy || !this.visible) return;
@@ -129,11 +127,11 @@ export class Graph {
       this.note.textContent = "";
       this.onAnswer(null, now);
     } catch (error) {
-      this.note.textContent = error.status === 403 ? "this key may not see it" : "no answer from the server";
+      this.note.textContent = error.status === 403 ? "this key may not see it" : "· not live";
       this.onAnswer(error);
     }
     this.busy = false;
-    this.timer = setTimeout(() => this.poll(), this.pause ?? 1000);
+    if (this.started) this.timer = setTimeout(() => this.poll(), this.pause ?? 1000);
   }
 
   show(now) {

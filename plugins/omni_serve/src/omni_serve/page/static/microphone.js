@@ -65,16 +65,19 @@ export function wav(pieces) {
 
 // Draws how loud it is; returns a function that takes pieces.
 export function meter(canvas) {
-  const loud = new Array(30).fill(0);
+  const loud = new Array(45).fill(0);
   const draw = canvas.getContext("2d");
+  const step = canvas.width / loud.length;
   return (piece) => {
     loud.push(Math.sqrt(piece.reduce((sum, each) => sum + each * each, 0) / piece.length));
     loud.shift();
     draw.clearRect(0, 0, canvas.width, canvas.height);
     draw.fillStyle = getComputedStyle(canvas).color;
+    draw.beginPath();
     loud.forEach((each, index) => {
-      const height = Math.max(2, Math.min(1, each * 6) * canvas.height);
-      draw.fillRect(index * 3, (canvas.height - height) / 2, 2, height);
+      const height = Math.max(0.5 * step, Math.min(1, each * 6) * canvas.height);
+      draw.roundRect((index + 0.25) * step, (canvas.height - height) / 2, 0.5 * step, height, 0.25 * step);
     });
+    draw.fill();
   };
 }
