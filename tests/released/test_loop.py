@@ -65,7 +65,7 @@ class Turn:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Where `omni serve assistant` listens, and its process."""
+    """Address and process of `omni serve assistant`."""
     options = {"asr": whisper(folder), "llm": gguf_file(folder), "tts": "kokoro", "tts_model": kokoro(folder)}
     command = [sys.executable, "-m", "omni_core.cli", "serve", "assistant", "--port", "0"]
     command += [each for name, value in options.items() for each in ("--option", f"{name}={value}")]
