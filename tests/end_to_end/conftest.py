@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from harness import SHAPES, TALKER_TOKENS, THINKER_TOKENS, Oracle, text_part
 
+from omni_qwen3.chat import READ_ALOUD
 from omni_testing.tiny.qwen3 import write_tiny_checkpoint
 
 
@@ -74,6 +75,12 @@ def cases(files: dict[str, str]) -> dict[str, dict[str, Any]]:
         for name, chat in chats.items()
     }
     made["video_with_audio"]["use_audio_in_video"] = True
+    made["aloud"] = {
+        "messages": user(text_part(READ_ALOUD)),
+        "aloud": "One, two,  three.\nDas ist schön!",  # the reference's thinker is made to write it
+        "thinker_max_new_tokens": 100,
+        "talker_max_new_tokens": TALKER_TOKENS,
+    }
     return made
 
 

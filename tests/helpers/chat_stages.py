@@ -49,7 +49,7 @@ def chat_pipeline(folder: Path, **fields: Any) -> PipelineConfig:
 
 def terminals(request: OmniRequest) -> list[str]:
     wanted = request.modalities or ["text", "audio"]
-    return [stage for stage, kind in (("write", "text"), ("say", "audio")) if kind in wanted]
+    return [stage for stage, *kinds in (("write", "text"), ("say", "audio", "speech")) if {*kinds} & {*wanted}]
 
 
 def route(request_id: str, payload: StagePayload) -> list[str]:

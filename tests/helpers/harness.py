@@ -40,10 +40,11 @@ def request_of(case: dict[str, Any], **changes: Any) -> OmniRequest:
         "return_codes": True,
     }
     metadata = {"speaker": "Ethan", "use_audio_in_video": bool(case.get("use_audio_in_video"))}
+    text = case.get("aloud")
     return OmniRequest(
-        inputs={"messages": case["messages"]},
+        inputs={"messages": case["messages"] if text is None else [{"role": "user", "content": text}]},
         params={**params, **changes.get("params", {})},
-        modalities=changes.get("modalities"),
+        modalities=changes.get("modalities", None if text is None else ["speech"]),
         metadata={**metadata, **changes.get("metadata", {})},
     )
 

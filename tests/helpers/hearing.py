@@ -18,9 +18,9 @@ def frame(request_id: str, codes: torch.Tensor) -> IncomingMessage:
     return IncomingMessage(request_id, "stream_chunk", codes, "talker", None, OmniRequest())
 
 
-def end(request_id: str, **params: Any) -> list[IncomingMessage]:
+def end(request_id: str, reason: str = "stop", **params: Any) -> list[IncomingMessage]:
     """The end of the frames, and the payload."""
-    payload = StagePayload(request_id, OmniRequest(params=params), {})
+    payload = StagePayload(request_id, OmniRequest(params=params), {"finish_reason": reason})
     return [
         IncomingMessage(request_id, "stream_done", None, "talker"),
         IncomingMessage(request_id, "new_request", payload, "talker"),

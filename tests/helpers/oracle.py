@@ -97,6 +97,18 @@ def load_processor(checkpoint: str):
     )
 
 
+class Dictated:
+    """Lets the thinker write these ids after its prompt; a logits processor."""
+
+    def __init__(self, prompt: int, ids: list[int]) -> None:
+        self.prompt, self.ids = prompt, ids
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = torch.full_like(scores, -torch.inf)
+        scores[:, self.ids[input_ids.shape[1] - self.prompt]] = 0
+        return scores
+
+
 def answer(checkpoint: str, cases: dict, out: str) -> None:
     """Write ``{case}.prompt``, ``{case}.ids`` and ``{case}.wave`` of every case."""
     from transformers import Qwen3OmniMoeForConditionalGeneration
@@ -109,8 +121,13 @@ def answer(checkpoint: str, cases: dict, out: str) -> None:
     for name, case in cases.items():
         inputs = _inputs(processor, case)
         torch.manual_seed(0)
+        forced = {}
+        if "aloud" in case:
+            text = [*processor.tokenizer.encode(case["aloud"]), processor.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+            forced = {"thinker_logits_processor": [Dictated(inputs["input_ids"].shape[1], text)]}
         ids, wave = model.generate(
             **inputs,
+            **forced,
             return_audio=True,
             speaker=case.get("speaker", "Ethan"),
             use_audio_in_video=bool(case.get("use_audio_in_video")),

@@ -1,4 +1,4 @@
-"""What the tests of the page do with it in a browser: ``OMNI_CHROMIUM`` names the executable of a Chromium, ``OMNI_AXE`` axe.min.js."""
+"""Drives the page in a browser: ``OMNI_CHROMIUM`` names the executable of a Chromium, ``OMNI_AXE`` axe.min.js."""
 
 from __future__ import annotations
 

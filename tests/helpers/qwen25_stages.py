@@ -34,6 +34,7 @@ class Reply:
     codes: list[int] = field(factory=list)
     mel: torch.Tensor | None = None
     samples: Any = None
+    notices: list[str] = field(factory=list)
 
 
 class Stages:
@@ -78,7 +79,7 @@ class Stages:
         for name, payload in mels.items():
             replies[name].mel = payload.data["mel"]
         for name, payload in through(self.mel2wav, mels)[0].items():
-            replies[name].samples = payload.data.samples
+            replies[name].samples, replies[name].notices = payload.data.samples, payload.data.notices
         return list(replies.values())
 
     def _speak(
@@ -97,7 +98,8 @@ class Stages:
         return OmniRequest(
             request.inputs,
             SPEECH_INTERFACE.check_params(request.params),
-            metadata=SPEECH_INTERFACE.check_metadata(request.metadata),
+            request.modalities,
+            SPEECH_INTERFACE.check_metadata(request.metadata),
         )
 
 

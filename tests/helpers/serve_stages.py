@@ -12,9 +12,9 @@ from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import InvalidRequestError
-from omni_core.interface import SPEECH, TEXT, Interface, Parameter, ParameterGroup
+from omni_core.interface import SPEECH, TEXT, WORD_TIMES, Interface, Parameter, ParameterGroup
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk, AudioResult, ReasoningChunk, TextChunk, TextResult
+from omni_core.protocol.outputs import AudioChunk, AudioResult, ReasoningChunk, TextChunk, TextResult, Word
 
 RATE = 24_000
 
@@ -32,7 +32,7 @@ INTERFACE = Interface(
         ParameterGroup("writer", TEXT, "text", _SAMPLING),
         ParameterGroup("speaker", SPEECH, "speech", _SAMPLING[:1]),
     ],
-    params=[Parameter("enable_thinking", "boolean", "it thinks first")],
+    params=[Parameter("enable_thinking", "boolean", "it thinks first"), WORD_TIMES],
     metadata=[
         Parameter("speaker", "string", "the voice", choices=["low", "high"]),
         Parameter("use_audio_in_video", "boolean", "sound of videos", False),
@@ -40,6 +40,7 @@ INTERFACE = Interface(
     ],
     voices=["low", "high"],
     sample_rate=RATE,
+    word_times=True,
     tool_format="tagged-json",
     tool_choice=True,
     reasoning=True,
@@ -58,6 +59,14 @@ PACING = evolve(
     ],
 )
 """It speaks faster or slower itself: a faster word is cut off."""
+
+READING = evolve(
+    INTERFACE,
+    outputs=[*INTERFACE.outputs, SPEECH],
+    groups=[INTERFACE.groups[0], ParameterGroup("speaker", SPEECH, "speech", [_SAMPLING[0], _SAMPLING[3]])],
+    prompts={},
+)
+"""It speaks given texts as they are."""
 
 
 def understand(payload: StagePayload) -> dict[str, Any]:
@@ -145,8 +154,9 @@ def tone(word: str, speaker: str | None = None) -> np.ndarray:
 
 
 def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
-    """Stream a tone for each word."""
+    """Stream a tone for each word. If the words are asked for, those of ``late`` tones are told behind the next, or by the result."""
     pieces, pause = [], payload.request.metadata.get("pause", 0.0)
+    times, told = list[Word](), 0
     for word in payload.data["words"]:
         if word.startswith("<tool_call>"):
             break  # calls are not spoken
@@ -159,9 +169,16 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
             time.sleep(pause)
         if word == "explode":
             raise RuntimeError("told to explode")
-        yield AudioChunk(pieces[-1], RATE)
+        if payload.request.params.get("timestamps") == "word":
+            start = times[-1].end if times else 0.0
+            times.append(Word(word, start, start + len(pieces[-1]) / RATE))
+        late = word == "late"
+        yield AudioChunk(pieces[-1], RATE, words=[] if late else times[told:])
+        told = told if late else len(times)
     notices = ["it was cut"] if "cut" in payload.data["words"] else []
-    return AudioResult(np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE, notices=notices)
+    return AudioResult(
+        np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE, notices=notices, words=times
+    )
 
 
 def route(request_id: str, payload: StagePayload) -> list[str]:
@@ -171,7 +188,7 @@ def route(request_id: str, payload: StagePayload) -> list[str]:
 
 def terminals(request: OmniRequest) -> list[str]:
     wanted = request.modalities or ["text", "audio"]
-    return [stage for kind, stage in (("text", "write"), ("audio", "speak")) if kind in wanted]
+    return [stage for stage, *kinds in (("write", "text"), ("speak", "audio", "speech")) if {*kinds} & {*wanted}]
 
 
 def speaking_pipeline(interface: Interface = INTERFACE) -> PipelineConfig:

@@ -28,5 +28,7 @@ def say(payload: StagePayload) -> Iterator[AudioChunk]:
 def speaker(sample_rate: int = RATE) -> PipelineConfig:
     """The pipeline, in one process."""
     stage = StageConfig(name="say", process="p", factory="speaker:say", terminal=True)
-    interface = Interface(roles={SPEECH: "say"}, inputs=["text"], outputs=["audio"], sample_rate=sample_rate)
+    interface = Interface(
+        roles={SPEECH: "say"}, inputs=["text"], outputs=["audio"], sample_rate=sample_rate, word_times=True
+    )
     return PipelineConfig(model_path="none", name="speaker", stages=[stage], interface=interface)

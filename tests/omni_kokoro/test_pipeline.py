@@ -104,6 +104,8 @@ async def test_a_text_that_is_still_written_is_spoken_by_sentence(pipe: AsyncPip
 @pytest.mark.asyncio(loop_scope="module")
 async def test_words_have_times(pipe: AsyncPipe) -> None:
     request = OmniRequest({"messages": [{"role": "user", "content": "Hello there, world."}]})
+    assert pipe.config.interface is not None
+    assert pipe.config.interface.word_times
     sound = (await pipe.submit(request))["speak"]
     assert [each.text for each in sound.words] == ["Hello", "there", "world"]
     times = [time for each in sound.words for time in (each.start, each.end)]

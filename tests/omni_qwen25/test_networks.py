@@ -52,7 +52,9 @@ def test_every_tensor_of_a_released_config_has_its_place(size: str) -> None:
 
 def spoken(name: str, codes: int, **params: Any) -> StagePayload:
     drawn = torch.randint(0, 48, (codes,), generator=torch.Generator().manual_seed(codes))
-    return StagePayload(name, OmniRequest(params={"token2wav": {"seed": 5, **params}}), {"codes": drawn})
+    return StagePayload(
+        name, OmniRequest(params={"token2wav": {"seed": 5, **params}}), {"codes": drawn, "finish_reason": "stop"}
+    )
 
 
 def test_speeches_of_mixed_steps_lengths_and_guidance_are_as_alone(tiny: dict[str, Path]) -> None:

@@ -35,7 +35,7 @@ def test_what_is_declared(tiny: dict[str, Path]) -> None:
     assert interface is not None
     assert interface.voices == ["Chelsie", "Ethan"]
     assert interface.roles == {"text": "thinker", "speech": "talker", "mel": "code2mel", "vocoder": "mel2wav"}
-    assert (interface.outputs, interface.sample_rate) == (["text", "audio"], 24_000)
+    assert (interface.outputs, interface.sample_rate) == (["text", "audio", "speech"], 24_000)
     assert interface.limits["max_audio_seconds"] == 300
     silent = qwen25_omni_text(str(tiny["a"]))
     assert silent.interface is not None

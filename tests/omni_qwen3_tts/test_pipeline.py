@@ -20,6 +20,7 @@ from attrs import evolve
 from omni_serve_clients import http_client, socket_to
 from qwen3_tts_cases import LONG, Case, cases_of, recording
 from qwen3_tts_stages import Spoken, asking
+from tiny_transformers import checkpoint, frame_recognisers
 
 from omni_core.api import Edge, compose
 from omni_core.client import AsyncPipe, open_async
@@ -34,6 +35,7 @@ from omni_serve import Settings, create_app
 from omni_serve.encoders import pcm16
 from omni_testing.ours.checkpoints import tiny_checkpoint
 
+assert frame_recognisers
 Tiny = Callable[[str], Path]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -261,3 +263,33 @@ async def test_the_sdk_speaks_with_uploaded_voices(base: AsyncPipe, tmp_path: Pa
         assert answer.content == pcm16((await spoken(base, asking(case, seed=5, max_new_tokens=6))).samples)
     with pytest.raises(openai.BadRequestError, match="voice of a recording"):
         await client.audio.speech.create(**asked, voice="default")
+
+
+@pytest.mark.full
+async def test_an_aligner_finds_the_words_of_a_whole_text_and_of_one_in_pieces(named: AsyncPipe, tiny: Tiny) -> None:
+    assert not named.config.interface.word_times, "the talker reads a token with each frame, whatever it says"
+    body: dict[str, Any] = {"model": "tts", "voice": "ryan", "input": "A red fox.", "response_format": "pcm"}
+    given = {"max_new_tokens": 24, "seed": 5}
+    async with opened(tiny("a"), aligner=str(checkpoint("Wav2Vec2ForCTC"))) as pipe:
+        app = create_app(pipe, Settings(model="tts"))
+        async with http_client(app) as http:
+            client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=http)
+            told = (
+                await client.audio.speech.create(**body, extra_body={**given, "timestamps": "word"})
+            ).response.json()
+            plain = await client.audio.speech.create(**body, extra_body=given)
+        async with socket_to(app, "/v1/audio/speech/stream") as socket:
+            config = {"type": "session.config", "model": "tts", "voice": "ryan", "timestamps": "word", **given}
+            await socket.send_json(config)
+            for piece in ("A red f", "ox."):
+                await socket.send_json({"type": "input.text", "text": piece})
+            await socket.send_json({"type": "input.done"})
+            events: list[dict[str, Any]] = []
+            while not events or events[-1]["type"] != "session.done":
+                events.append(await socket.receive_json())
+    assert base64.b64decode(told["audio"]) == plain.content
+    assert [each["word"] for each in told["words"]] == ["A", "red", "fox."]
+    at = [time for each in told["words"] for time in (each["start"], each["end"])]
+    assert at == sorted(at)
+    assert 0 <= at[0] < at[-1] <= told["duration"]
+    assert [word["word"] for each in events for word in each.get("timestamps") or []] == ["A", "red", "fox."]

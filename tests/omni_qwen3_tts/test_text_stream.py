@@ -158,6 +158,17 @@ def test_tokens_go_on_before_the_text_ends(tiny: Tiny) -> None:
     assert len(text["ids"]) > 3  # type: ignore[index]
 
 
+@pytest.mark.parametrize(("times", "told"), [("word", ["A red fo", "x."]), ("none", [])])
+def test_the_text_goes_to_the_aligner_of_who_asks_for_times(times: str, told: list[str], tiny: Tiny) -> None:
+    scheduler = create_preprocessing(str(tiny("a")), aligner="align")
+    request = OmniRequest({"messages": []}, {"timestamps": times})
+    scheduler.inbox.put(IncomingMessage("r", "new_request", StagePayload("r", request), None, None, request))
+    for piece in ("A red fo", "x."):
+        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", TextChunk(piece), None, None, request))
+        scheduler.turn()
+    assert [each.data["text"] for each in scheduler.outbox.drain() if each.target == "align"] == told
+
+
 def test_an_input_without_text_and_a_long_one_fail(tiny: Tiny) -> None:
     with pytest.raises(InvalidRequestError, match="there is no text to speak"):
         Stages(tiny("a")).run(asking(Case("custom_voice", ""), ["", "  ", "\n"]))

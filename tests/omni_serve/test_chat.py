@@ -13,10 +13,13 @@ import httpx2
 import numpy as np
 import openai
 import pytest
+import soxr
 from PIL import Image
 from serve_stages import RATE, tone
 
+from omni_media.api import sound as heard
 from omni_serve.encoders import pcm16, whole
+from omni_serve.g711 import to_law
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -65,6 +68,44 @@ async def test_a_spoken_stream_is_joined_by_the_sdk_to_the_sound_of_the_whole(cl
     assert audio.id.startswith("audio_")
     assert final.usage is not None
     assert final.usage.total_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("form", "rate"), [("mp3", 16_000), ("opus", 16_000), ("opus", None), ("pcm16", 8_000), ("pcmu", None)]
+)
+async def test_a_stream_of_any_format_and_rate_can_be_played_as_it_comes(
+    client: openai.AsyncOpenAI, form: Any, rate: int | None
+) -> None:
+    options: Any = {"modalities": ["text", "audio"], "audio": {"voice": "low", "format": form, "sample_rate": rate}}
+    stream = await client.chat.completions.create(
+        model="tones", messages=[{"role": "user", "content": "a b c d e"}], stream=True, **options
+    )
+    pieces = []
+    async for chunk in stream:
+        audio = chunk.choices[0].delta.audio
+        pieces += [audio.data] if audio is not None and audio.data else []
+    data = base64.b64decode("".join(pieces), validate=True)  # as the SDK joins them
+    sound = np.concatenate([tone(word, "low") for word in "abcde"])
+    if form in ("pcm16", "pcmu"):
+        expected = pcm16(soxr.resample(sound, RATE, 8_000))
+        assert data == (expected if form == "pcm16" else to_law(np.frombuffer(expected, "<i2"), "pcmu"))
+        return
+    out = rate or RATE
+    samples, begun = heard({"data": data}, out), heard({"data": b"".join(map(base64.b64decode, pieces[:3]))}, out)
+    assert len(samples) / out == pytest.approx(len(sound) / RATE, abs=0.08)
+    assert len(begun) > 0.1 * out, "a part is no file"
+    assert np.abs(np.fft.rfft(samples)).argmax() / len(samples) * out == pytest.approx(440, abs=5)
+
+
+async def test_the_rate_of_a_whole_answer(client: openai.AsyncOpenAI) -> None:
+    audio: Any = {"voice": "low", "format": "wav", "sample_rate": 8_000}
+    answer = await ask(client, modalities=["text", "audio"], audio=audio)
+    sound = soxr.resample(np.concatenate([tone("one", "low"), tone("two", "low")]), RATE, 8_000)
+    assert base64.b64decode(answer.choices[0].message.audio.data) == whole("wav", [sound], 8_000)
+    for wrong in ({**audio, "sample_rate": 4_000}, {**audio, "format": "opus", "sample_rate": 22_050}):
+        with pytest.raises(openai.BadRequestError) as raised:
+            await ask(client, modalities=["text", "audio"], audio=wrong)
+        assert raised.value.param == "audio.sample_rate"
 
 
 async def test_the_order_of_a_spoken_stream(client: openai.AsyncOpenAI) -> None:

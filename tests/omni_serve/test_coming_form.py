@@ -51,11 +51,19 @@ def test_what_has_not_come_is_not_there() -> None:
     assert read(BODY[:200])[0].file == ""
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a.pcm", "application/octet-stream"), ("a", "audio/pcm;rate=24000")])
-def test_pcm_gets_a_header(name: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "rate"),
+    [
+        ("a.pcm", "application/octet-stream", PCM_RATE),
+        ("a", "audio/pcm", PCM_RATE),
+        ("a", "audio/pcm; rate=16000; channels=1", 16_000),
+        ("a.pcm", "audio/pcm;rate=48000", 48_000),
+    ],
+)
+def test_pcm_gets_a_header(name: str, kind: str, rate: int) -> None:
     form, data = read(part(filename=name, kind=kind, data=bytes(100)) + b"--bound--\r\n")
     assert form.reads_forward
-    assert data == wav_header(PCM_RATE, None) + bytes(100)
+    assert data == wav_header(rate, None) + bytes(100)
 
 
 def test_a_format_that_is_not_read_forward_keeps_nothing_back() -> None:

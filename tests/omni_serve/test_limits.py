@@ -52,7 +52,21 @@ async def test_seconds_of_speech_per_minute(pipe: AsyncPipe) -> None:
     assert (await http.post("/v1/audio/speech", json=body)).status_code == 200
     answer = await http.post("/v1/audio/speech", json=body)
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
-    assert "seconds of speech" in answer.json()["error"]["message"]
+    assert "seconds of sound" in answer.json()["error"]["message"]
+    left = [answer.headers[f"x-ratelimit-{what}-audio-seconds"] for what in ("limit", "remaining")]
+    assert left == ["0", "0"]  # rounded down
+
+
+async def test_an_answer_that_is_broken_off_has_its_tokens_counted(pipe: AsyncPipe) -> None:
+    app, _ = limited(pipe, KeyLimits(tokens_per_minute=0.001))
+    asked = request_to(app, "/v1/chat/completions", SLOW | {"stream": True}, authorization="Bearer the secret")
+    while b"content" not in (await asked.receive()).get("body", b""):
+        pass
+    await asked.to_app.put({"type": "http.disconnect"})
+    await asked.task
+    again = request_to(app, "/v1/chat/completions", FAST, authorization="Bearer the secret")
+    assert (await again.receive())["status"] == 429
+    await again.task
 
 
 async def test_the_queue_is_bounded_in_length_and_time(pipe: AsyncPipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -12,22 +13,31 @@ import httpx2
 import numpy as np
 import openai
 import pytest
+import soxr
 from omni_serve_clients import http_client, socket_to
-from serve_stages import PACING, RATE, speaking_pipeline, tone
+from serve_stages import PACING, RATE, READING, speaking_pipeline, tone
 
 from omni_core import open_async
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
-from omni_serve.encoders import pcm16
+from omni_serve.encoders import pcm16, wav_header, written
+from omni_serve.g711 import Law, to_law
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+LAWS: tuple[Law, ...] = ("pcmu", "pcma")
 SOUND = pcm16(np.concatenate([tone("one"), tone("two")]))
 
 
 def seconds(data: bytes) -> float:
     with av.open(io.BytesIO(data)) as file:
         return sum(frame.samples for frame in file.decode(audio=0)) / float(file.streams.audio[0].rate)
+
+
+def spoken(events: str) -> bytes:
+    """Return the sound of events."""
+    read = [json.loads(line[6:]) for line in events.split("\n") if line.startswith("data: ")]
+    return b"".join(base64.b64decode(each["audio"]) for each in read if each["type"] == "speech.audio.delta")
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac", "wav"])
@@ -41,7 +51,7 @@ async def test_every_format_as_sound_and_as_events(http: httpx2.AsyncClient, for
     assert events.headers["content-type"] == "text/event-stream"
     read = [json.loads(line[6:]) for line in events.text.split("\n") if line.startswith("data: ")]
     assert [each["type"] for each in read[:-1]] == ["speech.audio.delta"] * (len(read) - 1)
-    streamed = b"".join(base64.b64decode(each["audio"]) for each in read[:-1])
+    streamed = spoken(events.text)
     if form == "opus":  # an Ogg stream has a random number
         assert len(streamed) == len(plain.content)
     else:
@@ -68,6 +78,60 @@ async def test_the_sdk_gets_pcm(client: openai.AsyncOpenAI) -> None:
     assert data == pcm16(np.concatenate([tone("one", "high"), tone("two", "high")]))
 
 
+@pytest.mark.parametrize(
+    ("form", "rate"), [("pcm", 8_000), ("pcm", 44_100), ("wav", 11_111), ("pcmu", None), ("pcma", 16_000)]
+)
+async def test_the_sdk_gets_any_rate_whole_in_pieces_as_events_and_by_text_in_pieces(
+    client: openai.AsyncOpenAI, app: Application, form: Any, rate: int | None
+) -> None:
+    out = rate or 8_000
+    sound = pcm16(soxr.resample(np.concatenate([tone("one"), tone("two")]), RATE, out))
+    expected = {
+        "pcm": sound,
+        "wav": wav_header(out, None) + sound,
+        **{law: to_law(np.frombuffer(sound, "<i2"), law) for law in LAWS},
+    }[form]
+    asked: Any = {"model": "tones", "voice": "default", "input": "one two", "response_format": form}
+    asked["extra_body"] = {"sample_rate": rate}
+    whole = await client.audio.speech.create(**asked)
+    kind = "audio/wav" if form == "wav" else f"audio/{form};rate={out};channels=1"
+    assert (whole.content == expected, whole.response.headers["content-type"]) == (True, kind)
+    async with client.audio.speech.with_streaming_response.create(**asked) as streamed:
+        assert b"".join([piece async for piece in streamed.iter_bytes()]) == expected
+    events = await client.audio.speech.create(**asked, stream_format="sse")
+    assert spoken(events.text) == expected
+    async with socket_to(app, "/v1/audio/speech/stream") as socket:
+        await socket.send_json(
+            {"type": "session.config", "model": "tones", "response_format": form, "sample_rate": rate}
+        )
+        assert (await socket.receive_json())["media_type"] == kind
+        await socket.send_json({"type": "input.text", "text": "one two"})
+        await socket.send_json({"type": "input.done"})
+        found, told = b"", {"type": ""}
+        while told["type"] != "session.done":
+            message = await socket.receive()
+            found += message.get("bytes") or b""
+            told = json.loads(message.get("text") or '{"type": ""}')
+        assert found == expected
+
+
+async def test_a_long_piece_does_not_hold_up_the_event_loop(http: httpx2.AsyncClient) -> None:
+    """It is encoded in a thread."""
+    loops = []
+
+    class Slow:
+        def write(self, samples: np.ndarray[Any, Any]) -> bytes:
+            loops.append(asyncio._get_running_loop())
+            return b"x"
+
+        def finish(self) -> bytes:
+            return b""
+
+    assert await written(Slow(), np.zeros(10 * RATE, np.float32)) == b"x"
+    assert await written(Slow(), np.zeros(RATE, np.float32)) == b"x"
+    assert loops == [None, asyncio.get_running_loop()]
+
+
 async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
     answer = await client.audio.speech.create(model="tones", voice="low", input="one")
     assert answer.response.headers["content-type"] == "audio/mpeg"
@@ -84,6 +148,11 @@ async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
         ({"input": "refuse"}, "input"),
         ({"speed": 5}, "speed"),
         ({"response_format": "ogg"}, "response_format"),
+        ({"sample_rate": 7_999}, "sample_rate"),
+        ({"sample_rate": 48_001}, "sample_rate"),
+        ({"sample_rate": 8_000.5}, "sample_rate"),
+        ({"sample_rate": "8000"}, "sample_rate"),
+        ({"sample_rate": 44_100, "response_format": "opus"}, "sample_rate"),
         ({"stream_format": "chunks"}, "stream_format"),
         ({"voice": "alloys"}, "voice"),
         ({"voice": {"id": "voice_1"}}, "voice.id"),
@@ -165,3 +234,44 @@ async def test_the_speed_is_that_of_a_pipeline_that_has_one() -> None:
     assert other.content == pcm16(tone("one")[: len(tone("one")) // 4])
     assert both.status_code == 400
     assert both.json()["error"]["param"] == "speed"
+
+
+async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
+    async with open_async(speaking_pipeline(READING)) as pipe:
+        http = http_client(app := create_app(pipe, Settings()))
+        client = openai.AsyncOpenAI(api_key="none", base_url="http://test/v1", http_client=http, max_retries=0)
+        assert (await client.models.retrieve("tones")).capabilities["speech"] == "direct"
+
+        async def spoken(text: str, **more: Any) -> bytes:
+            asked: Any = {"model": "tones", "voice": "low", "input": text, "response_format": "pcm", **more}
+            return (await client.audio.speech.create(**asked)).content
+
+        assert await spoken("one two") == pcm16(np.concatenate([tone("one", "low"), tone("two", "low")]))
+        assert await spoken("implode") == pcm16(
+            tone("implode", "low")
+        )  # the stage that writes would fail: it is not asked
+        assert await spoken("history", instructions="whisper") == pcm16(tone("system=whisper", "low"))
+        # Plain parameters are those of the stage that speaks: nobody else is asked.
+        params = {"speaker": {"seed": 3, "temperature": 0.5}, "writer": {"seed": 3}}
+        told = json.dumps({"params": params, "metadata": {"speaker": "low"}}, sort_keys=True)
+        assert await spoken("params", extra_body={"temperature": 0.5, "seed": 3}) == pcm16(tone(told, "low"))
+        for more, param in (
+            ({"extra_body": {"stop": "x"}}, "stop"),
+            ({"extra_body": {"temperature": 1, "stage_sampling": {"speaker": {"temperature": 0}}}}, "temperature"),
+        ):
+            with pytest.raises(openai.BadRequestError) as raised:
+                await spoken("one", **more)
+            assert param in str(raised.value.param)
+        with pytest.raises(openai.BadRequestError) as raised:
+            await spoken("refuse", instructions="whisper")
+        assert raised.value.param == "instructions"  # messages[0] is what says how
+        async with socket_to(app, "/v1/audio/speech/stream") as socket:
+            await socket.send_json({"type": "session.config", "model": "tones", "voice": "low"})
+            await socket.send_json({"type": "input.text", "text": "One two. Three"})
+            await socket.send_json({"type": "input.done"})
+            found, told = b"", ""
+            while told != "session.done":
+                message = await socket.receive()
+                found += message.get("bytes") or b""
+                told = json.loads(message.get("text") or '{"type": ""}')["type"]
+            assert found == pcm16(np.concatenate([tone(word, "low") for word in ("One", "two.", "Three")]))

@@ -11,7 +11,10 @@ def test_tokens_of_sound_are_a_part_of_the_whole() -> None:
     chat = usage.of_chat(COUNTED)
     assert (chat["prompt_tokens"], chat["completion_tokens"], chat["total_tokens"]) == (10, 28, 38)
     assert chat["prompt_tokens_details"]["audio_tokens"] == 4
-    assert chat["completion_tokens_details"]["audio_tokens"] == 25
+    assert (chat["completion_tokens_details"]["audio_tokens"], chat["completion_tokens_details"]["text_tokens"]) == (
+        25,
+        3,
+    )
     turn = usage.of_turn(COUNTED)
     assert (turn["input_tokens"], turn["output_tokens"], turn["total_tokens"]) == (10, 28, 38)
     assert turn["input_token_details"] == {"audio_tokens": 4, "text_tokens": 6, "cached_tokens": 0}
@@ -26,6 +29,11 @@ def test_a_transcript_tells_what_its_tokens_are_of() -> None:
         "total_tokens": 13,
         "input_token_details": {"audio_tokens": 4, "text_tokens": 6},
     }
+
+
+def test_the_usage_of_a_transcript_is_its_seconds_where_no_tokens_are_counted() -> None:
+    assert usage.of_transcript({}, 2.5) == {"type": "duration", "seconds": 2.5}
+    assert usage.of_transcript({"completion_tokens": 3}, 2.5)["type"] == "tokens"
 
 
 def test_what_is_not_counted_is_nothing() -> None:

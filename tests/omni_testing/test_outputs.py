@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from speaker import RATE, speaker
 import omni_core as omni
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
+from omni_core.interface import WORD_TIMES, Interface, Parameter
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import (
     AudioChunk,
@@ -154,16 +156,28 @@ SPEECH = AudioResult([0.0] * 8, 8, words=[Word("one", 0, 0.5), Word("two", 0.5, 
         (SOUND[:1], SPEECH, "the chunks have 4 samples, the result 8"),
         ([evolve(SOUND[0], start=0.6), SOUND[1]], SPEECH, "start: a chunk begins at 0.5 s, after one at 0.6 s"),
         ([evolve(SOUND[0], start=-0.1), SOUND[1]], SPEECH, "start: a chunk begins at -0.1 s"),
-        (SOUND, evolve(SPEECH, words=[]), "the words of the chunks are not those of the result"),
+        (SOUND, evolve(SPEECH, words=[]), "the words of the chunks are not the first of the result's"),
         ([], evolve(SPEECH, words=SPEECH.words[::-1]), "words: one starts at 0.5 s and the next at 0"),
         ([], evolve(SPEECH, words=[Word("one", 0, 1.1)]), r"words\[0\]: from 0 to 1.1 s, of a sound of 1.0 s"),
     ],
 )
 def test_each_rule_of_sounds_is_checked(chunks: list[Any], result: AudioResult, words: str) -> None:
     check_sound(SOUND, SPEECH, 8)
-    check_sound([evolve(each, start=None, words=[]) for each in SOUND], SPEECH)
+    check_sound([evolve(each, start=None, words=[]) for each in SOUND], SPEECH, tells_words=True)
+    check_sound([*SOUND[:1], evolve(SOUND[1], words=[]), AudioChunk([], 8, words=SOUND[1].words)], SPEECH)
     with pytest.raises(AssertionError, match=words):
         check_sound(chunks, result, 8)
     events = [StreamEvent("say", each, final=False) for each in chunks] + [StreamEvent("say", result, final=True)]
     with pytest.raises(AssertionError, match="stage 'say': "):
         check_outputs(events, evolve(INTERFACE, sample_rate=8), OmniRequest())
+
+
+@pytest.mark.parametrize(
+    ("params", "asked", "fails"), [([], "none", True), ([WORD_TIMES], "word", True), ([WORD_TIMES], "none", False)]
+)
+def test_a_sound_has_the_words_that_its_interface_declares(params: list[Parameter], asked: str, fails: bool) -> None:
+    declared = Interface(outputs=["audio"], params=params, word_times=True)
+    request = OmniRequest({}, {"timestamps": asked})
+    check_outputs([StreamEvent("say", SPEECH, final=True)], declared, request)
+    with pytest.raises(AssertionError, match="there are no words") if fails else nullcontext():
+        check_outputs([StreamEvent("say", evolve(SPEECH, words=[]), final=True)], declared, request)

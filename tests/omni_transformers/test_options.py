@@ -24,6 +24,9 @@ assert frame_recognisers and seers and speakers and writers  # noqa: PT018
         ("LlamaForCausalLM", {"max_audio_seconds": 3.0}, "max_audio_seconds=3.0: has no effect"),
         ("Wav2Vec2ForCTC", {"backend": "engine"}, "backend=engine: has no effect on Wav2Vec2ForCTC"),
         ("VitsModel", {"backend": "steps"}, "backend=steps: has no effect on VitsModel"),
+        ("VitsModel", {"aligner": "x"}, "aligner=x: has no effect on VitsModel"),
+        ("MusicgenForConditionalGeneration", {"aligner": "x"}, "aligner=x: has no effect on MusicgenForConditional"),
+        ("LlamaForCausalLM", {"aligner": "x"}, "aligner=x: has no effect on LlamaForCausalLM"),
         ("VitsModel", {"tp_size": 2}, "tp_size=2: has no effect on VitsModel"),
         (
             "LlamaForCausalLM",

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         TRANSCRIPTION,
         VOCODER,
         VOICE,
+        WORD_TIMES,
         Interface,
         Parameter,
         ParameterGroup,
@@ -131,7 +132,7 @@ __all__ = [
     "RestartConfig", "StageConfig", "DoesNotFitError", "Machine", "Placement", "Edge", "compose", "pipeline_of", "expanded",
     "AUTO", "Budget", "gib", "parse_bytes",
     # Interfaces: roles of stages, parameters of requests, and their checks
-    "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "Interface", "Parameter", "ParameterGroup",
+    "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "WORD_TIMES", "Interface", "Parameter", "ParameterGroup",
     "checked", "transcription_parameters",
     # Requests and what stages answer
     "OmniRequest", "StagePayload", "text_of", "text_to_speak", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "ReasoningChunk",
@@ -182,7 +183,7 @@ _HOMES = {
         "SchedulerComponent ServiceComponent hookimpl hookspec"
     ),
     "omni_core.interface": (
-        "SEED SPEECH TEXT TRANSCRIPTION VOCODER VOICE Interface Parameter ParameterGroup checked "
+        "SEED SPEECH TEXT TRANSCRIPTION VOCODER VOICE WORD_TIMES Interface Parameter ParameterGroup checked "
         "transcription_parameters"
     ),
     "omni_core.machines": "Grant Launcher LauncherOptions LocalMachine Need RunMachine",

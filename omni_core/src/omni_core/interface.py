@@ -155,6 +155,12 @@ class Parameter:
         )
 
 
+WORD_TIMES = Parameter(
+    "timestamps", "string", "the times that are told of what is said", "none", choices=["none", "word"]
+)
+"""The parameter of the whole request of a pipeline to which the times of its words are extra work: it tells them only when asked."""
+
+
 @frozen
 class ParameterGroup:
     """The parameters of one stage, in a request ``params[name]``.
@@ -203,8 +209,9 @@ class Interface:
             the voice of a recording.
         input_streams: kinds of chunks (:data:`STREAM_KINDS`) of which the input of a request may be a stream (``open_request``). The entry
             stage's scheduler then gets ``stream_chunk`` and ``stream_done`` messages; of a request that came whole, ``stream_done`` alone.
-        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``, and ``transcript`` if a pipeline that also
-            answers can be asked to write a recording down and no more.
+        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``; of a pipeline that also answers,
+            ``transcript`` if it can be asked to write a recording down and no more, and ``speech`` if it can be asked to speak the text of
+            the last message, word for word, and no more: there is no other message but one of the system, which says how it is spoken.
         groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.
@@ -214,6 +221,8 @@ class Interface:
         voices_from: where the names of the voices come from otherwise.
         voices_open: further names are voices too, such as blends of these; the stage refuses those that are not.
         sample_rate: of its speech, in Hz.
+        word_times: its sound comes with the words that are said in it and the times at which they are heard, in the ``words`` of its chunks
+            and results. With :data:`WORD_TIMES` among its ``params``, of requests that ask for them.
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
         tool_choice: a request's ``inputs["tool_choice"]``, the name of a tool or ``*`` for any, makes the reply a call of it.
@@ -236,6 +245,7 @@ class Interface:
     voices_from: str | None = None
     voices_open: bool = False
     sample_rate: int | None = None
+    word_times: bool = False
     reference_text: bool = False
     tool_format: str | None = None
     tool_choice: bool = False
@@ -243,6 +253,11 @@ class Interface:
     reads_transcripts: bool = False
     prompts: dict[str, str] = field(factory=dict)
     warmup: list[dict[str, Any]] = field(factory=list)
+
+    @property
+    def speaks_texts(self) -> bool:
+        """True if it speaks a given text word for word: as the output ``speech``, or because it does nothing else."""
+        return SPEECH in self.outputs or ("audio" in self.outputs and TEXT not in self.roles)
 
     @property
     def plain_group(self) -> ParameterGroup | None:

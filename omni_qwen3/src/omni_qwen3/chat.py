@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from omni_core.api import InvalidRequestError, StagePayload
+from omni_core.api import InvalidRequestError, OmniRequest, StagePayload, text_of, text_to_speak
 from omni_media.api import MediaSource, Spent
 from omni_qwen3.tool_calls import read_calls, read_tools
 
@@ -76,6 +76,28 @@ class Chat:
                 raise InvalidRequestError(
                     f"{where}: contains {token!r}, which is reserved for the prompt's own structure"
                 )
+
+
+READ_ALOUD = "Read the text aloud, word for word."
+"""The user's turn before a text that the assistant speaks as it is."""
+
+
+def read_aloud(request: OmniRequest, chat: Chat) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text that a request wants to be spoken, and the messages to which it is the assistant's answer.
+
+    Raises:
+        InvalidRequestError: it has none, or more than that and a system message.
+    """
+    if [each["role"] for each in chat.messages] not in (["user"], ["system", "user"]):
+        raise InvalidRequestError(
+            "messages: a text to speak is one message of the user, after a system message at most"
+        )
+    text = text_to_speak(request)
+    assert text is not None, "a chat has messages"
+    if chat.tools or chat.media:
+        raise InvalidRequestError("inputs: a text to speak has no tools and no media beside it")
+    how = [f"{text_of(each)}\n\n" for each in chat.messages[:-1]]
+    return text, [{"role": "user", "content": [{"type": "text", "text": "".join([*how, READ_ALOUD])}]}]
 
 
 def replace_in_order(prompt: str, placeholders: list[str], replacements: list[str]) -> str:

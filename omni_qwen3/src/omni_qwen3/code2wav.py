@@ -14,7 +14,7 @@ from omni_core.api import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code2wav_network import Code2Wav
 from omni_qwen3.config import read_config
-from omni_torch.api import FrameWindow, VocoderScheduler
+from omni_torch.api import FrameWindow, VocoderScheduler, return_freed_memory
 
 
 @define(eq=False)
@@ -49,6 +49,7 @@ class Vocoder:
         self.samples_per_frame = network.samples_per_frame
         with torch.inference_mode():  # kernels lay out the weights at their first call
             self._network.synthesize(torch.zeros(1, config.hidden_size, 1, dtype=kind, device=device))
+        return_freed_memory()
 
     def begin(self) -> Utterance:
         """Return the state of a new request."""

@@ -20,6 +20,7 @@ OPTIONS = {
     "gpu": "auto (default: the GPUs of this machine, if there are any), the number of one for every network stage, or none",
     "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
     "chunk": "codec frames in a later piece of sound, at most: each has as many as all before it (`growth` of the vocoder)",
+    "aligner": "folder or hub id of a CTC recogniser that finds when the words of the speech are heard (needs omni-transformers)",
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",
@@ -101,7 +102,7 @@ TEXT_INTERFACE = Interface(
 SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker_ar", VOCODER: "code2wav"},
-    outputs=["text", "audio"],
+    outputs=["text", "audio", SPEECH],
     groups=[THINKER, _TALKER],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[
@@ -113,10 +114,6 @@ SPEECH_INTERFACE = evolve(
     ],
     voices_from="talker_config.speaker_id in the checkpoint's config.json",
     sample_rate=24_000,
-    prompts={
-        **TEXT_INTERFACE.prompts,
-        "speech": "Read the following text aloud, word for word, and say nothing else:\n{text}",
-    },
     warmup=[_hello("text", "audio")],
 )
 

@@ -25,3 +25,4 @@ class Options(TextOptions, total=False):
 
     initial_chunk: int
     chunk: int
+    aligner: str

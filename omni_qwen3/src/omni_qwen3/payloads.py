@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 
@@ -43,6 +43,7 @@ class ThinkerInputs(TypedDict, total=False):
     talker_positions: torch.Tensor  # [3, U + 9] rotary positions of the talker's prompt; absent for text-only prompts
     talker_position_delta: float
     notices: list[str]  # notices for the client, such as a video without an audio track
+    given: int  # tokens at the prompt's end that are spoken as they are, and nothing is written; absent if the thinker writes
     begun: str  # what the reply begins with and the prompt ends with: the beginning of a call; absent without tools
     spoken_until: str  # speech ends before this text in the reply, a call of a tool; empty: nothing is spoken; absent without tools
 
@@ -65,7 +66,7 @@ class TalkerStart(TypedDict):
 
 
 class TalkerText(TypedDict):
-    """thinker -> talker_ar, every later stream chunk: generated tokens to be spoken, without the last one of a reply."""
+    """thinker -> talker_ar, every later stream chunk: tokens to be spoken, without the last one that was generated."""
 
     token_ids: list[int]
     embeds: torch.Tensor  # [k, hidden]: the thinker's input embeddings of token_ids
@@ -76,6 +77,7 @@ class TalkerResult(TypedDict):
 
     frames: int
     finish_reason: str
+    said: NotRequired[str]  # the text of the speech, of a request that asks for the times of its words
 
 
 def thinker_params(params: dict[str, Any]) -> dict[str, Any]:

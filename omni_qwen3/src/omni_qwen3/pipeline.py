@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from omni_core.api import AUTO, Interface, PipelineConfig, StageConfig
+from omni_core.api import AUTO, WORD_TIMES, Interface, PipelineConfig, StageConfig
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen3.options import Options, TextOptions
 from omni_torch.api import DTYPES, check_options, config_folder, device_of, random_checkpoint
@@ -31,6 +31,8 @@ def default_model() -> tuple[str, str]:
 def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text, images, audio and video in; text and speech out. ``options``: see :data:`omni_qwen3.interface.OPTIONS`."""
     given = GivenOptions({**options})
+    aligner = given.take("aligner")
+    after = ["align"] if aligner else []
     stages = [
         *front(given),
         StageConfig(
@@ -48,7 +50,7 @@ def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
             name="talker_ar",
             model_runner="omni_qwen3.talker:TalkerRunner.from_checkpoint",
             feedback="omni_qwen3.talker_feedback:TalkerFeedback",
-            factory_args=given.network,
+            factory_args={**given.network, **({"tells_text": True} if after else {})},
             next="code2wav",
             stream_to=["code2wav"],
             **given.place("talker_ar"),
@@ -57,11 +59,23 @@ def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
             name="code2wav",
             factory="omni_qwen3.code2wav:create_code2wav",
             factory_args={**given.network, **given.take("initial_chunk", "chunk")},
-            terminal=True,
+            next=after,
+            stream_to=after,
+            terminal=not after,
             **given.place("code2wav"),
         ),
     ]
-    return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages", SPEECH_INTERFACE)
+    if not after:
+        return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages", SPEECH_INTERFACE)
+    align = StageConfig(
+        name="align",
+        factory="omni_transformers.align.stage:create_aligner",
+        factory_args=aligner,
+        terminal=True,
+        **given.place("align", network=False),
+    )
+    interface = evolve(SPEECH_INTERFACE, word_times=True, params=[*SPEECH_INTERFACE.params, WORD_TIMES])
+    return given.pipeline(model_path, "qwen3-omni", [*stages, align], f"{_ROUTING}:aligned_terminal_stages", interface)
 
 
 def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> PipelineConfig:

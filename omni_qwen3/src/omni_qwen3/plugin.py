@@ -28,7 +28,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             "qwen3-omni-text",
             "omni_qwen3.pipeline:qwen3_omni_text",
             "Qwen3-Omni without speech: text out only",
-            options={name: text for name, text in OPTIONS.items() if "chunk" not in name},
+            options={name: text for name, text in OPTIONS.items() if "chunk" not in name and name != "aligner"},
             default_model=default,
             interface=TEXT_INTERFACE,
             conformance=f"{_SUITES}:TextConformance",

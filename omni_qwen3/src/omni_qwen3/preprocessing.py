@@ -15,7 +15,7 @@ from attrs import define, field
 
 from omni_core.api import AsideScheduler, InvalidRequestError, OmniRequest, RequestTooLargeError, StagePayload
 from omni_media.api import Limits, MediaSource, Samples, frames, images, sound
-from omni_qwen3.chat import Chat, replace_in_order, takes_long
+from omni_qwen3.chat import Chat, read_aloud, replace_in_order, takes_long
 from omni_qwen3.config import read_config
 from omni_qwen3.content import content_of, digest_of, image_inputs
 from omni_qwen3.mel_features import SAMPLE_RATE, MelFeatures, MelSettings
@@ -31,7 +31,7 @@ from omni_qwen3.payloads import AudioInputs
 from omni_qwen3.positions import RopeIndex
 from omni_qwen3.room import Room
 from omni_qwen3.rope_index import MediaGrids
-from omni_qwen3.routing import wants_audio
+from omni_qwen3.routing import reads_aloud, wants_audio
 from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer
 from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
@@ -129,6 +129,8 @@ class MediaPreprocessor(ABC):
         """
         request = payload.request
         chat = Chat(request.inputs, self.tokenizer.special_tokens)
+        if reads_aloud(request):
+            return self._aloud(request, chat)
         text, begun = self.render(chat, request), forced_beginning(request.inputs, chat.tools)
         check_length(text, self._longest, self._max_context - 1)
         media = Media(Room(self._max_context, self._payload_bytes))
@@ -137,11 +139,7 @@ class MediaPreprocessor(ABC):
         audio = self._audio_inputs(media.clips)
         pieces = self.placeholders(media, [] if audio is None else audio["clip_tokens"])
         text = replace_in_order(text, list(self.tokens.values()), pieces) + begun
-        ids = torch.tensor(self.tokenizer.encode(text), dtype=torch.int64)
-        if not len(ids):
-            raise InvalidRequestError("messages: the checkpoint's chat template makes nothing of them")
-        if len(ids) >= self._max_context:
-            raise RequestTooLargeError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
+        ids = self._fitting(self.tokenizer.encode(text))
         image = image_inputs(media.patches, media.grids)
         data = {
             "input_ids": ids,
@@ -151,6 +149,33 @@ class MediaPreprocessor(ABC):
         }
         data |= {"begun": begun, "spoken_until": "" if begun else CALL_BEGIN} if chat.tools else {}
         return data | ({} if audio is None else {"audio": audio}) | ({"image": image} if image else {})
+
+    def _fitting(self, ids: list[int]) -> torch.Tensor:
+        if not ids:
+            raise InvalidRequestError("messages: the checkpoint's chat template makes nothing of them")
+        if len(ids) >= self._max_context:
+            raise RequestTooLargeError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
+        return torch.tensor(ids, dtype=torch.int64)
+
+    def _aloud(self, request: OmniRequest, chat: Chat) -> dict[str, Any]:
+        """Return the prompt of a text that is to be spoken: the assistant has begun its message with all of it.
+
+        The user's turn is the same for all texts, so that they share its keys and values. A system message is put into it: talkers hear
+        the turns of users, and some hear those alone.
+        """
+        text, chat.messages = read_aloud(request, chat)
+        prompt = self.render(chat, request)
+        check_length(prompt + text, self._longest, self._max_context - 1)
+        given = self.tokenizer.encode(text)
+        ids = self._fitting([*self.tokenizer.encode(prompt), *given])
+        media = Media(Room(self._max_context, self._payload_bytes))
+        return {
+            "input_ids": ids,
+            **self.positions(ids, media, None, request),
+            "notices": [],
+            "content": [],
+            "given": len(given),
+        }
 
     def _decode(self, source: MediaSource, media: Media, use_audio_in_video: bool) -> None:
         if source.kind == "image":

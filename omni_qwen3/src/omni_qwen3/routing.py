@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.api import InvalidRequestError, OmniRequest, StagePayload
+from omni_core.api import SPEECH, InvalidRequestError, OmniRequest, StagePayload
+
+
+def reads_aloud(request: OmniRequest) -> bool:
+    """Return True if the text of a request is to be spoken, and none written."""
+    return request.modalities is not None and SPEECH in request.modalities
 
 
 def wants_audio(request: OmniRequest) -> bool:
     """Return True if a request asks for speech."""
-    return request.modalities is None or "audio" in request.modalities
+    return request.modalities is None or "audio" in request.modalities or SPEECH in request.modalities
 
 
 def terminal_stages(request: OmniRequest, sound: str = "code2wav") -> list[str]:
@@ -19,11 +24,20 @@ def terminal_stages(request: OmniRequest, sound: str = "code2wav") -> list[str]:
         sound: the stage that makes the sound.
 
     Raises:
-        InvalidRequestError: it requests audio without text.
+        InvalidRequestError: it requests audio without text, or a given text spoken and more.
     """
+    if reads_aloud(request):
+        if request.modalities != [SPEECH]:
+            raise InvalidRequestError(f"modalities: {SPEECH!r} is the given text spoken and no more; ask for it alone")
+        return [sound]
     if request.modalities is not None and "text" not in request.modalities:
         raise InvalidRequestError("modalities: must contain 'text', because audio is the spoken text")
     return ["decode", sound] if wants_audio(request) else ["decode"]
+
+
+def aligned_terminal_stages(request: OmniRequest) -> list[str]:
+    """Return those of a pipeline in which ``align`` is behind the sound. Raises as :func:`terminal_stages`."""
+    return terminal_stages(request, "align")
 
 
 def encoders_needed(data: dict[str, Any]) -> list[str]:
@@ -59,6 +73,7 @@ def to_aggregate(payload: StagePayload) -> dict[str, Any]:
     return {**kept, "encoders": encoders_needed(payload.data)}
 
 
-def route_thinker(request_id: str, output: StagePayload) -> list[str]:
-    """Return the stages after the thinker: ``talker_ar`` only if speech is requested."""
-    return ["decode", "talker_ar"] if wants_audio(output.request) else ["decode"]
+def route_thinker(request_id: str, output: StagePayload, talker: str = "talker_ar") -> list[str]:
+    """Return the stages after the thinker: the talker only if speech is requested, ``decode`` only if text is."""
+    wanted = ["decode", talker] if wants_audio(output.request) else ["decode"]
+    return [talker] if reads_aloud(output.request) else wanted

@@ -10,10 +10,20 @@ from typing import Any, Self
 
 import torch
 from attrs import evolve
+from tokenizers import Tokenizer
 
-from omni_core.api import ARRequest, FeedbackStrategy, InvalidRequestError, OmniRequest, RandomStream, SamplingParams
+from omni_core.api import (
+    WORD_TIMES,
+    ARRequest,
+    FeedbackStrategy,
+    InvalidRequestError,
+    OmniRequest,
+    RandomStream,
+    SamplingParams,
+)
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.content import spans_of
+from omni_qwen3.decode import tokenizer_of
 from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_network import Talker, load_talker, read_special
@@ -36,13 +46,19 @@ class TalkerRunner(SpokenTextRunner):
         special: torch.Tensor,
         feedback: FeedbackStrategy,
         device: str | torch.device = "cpu",
+        tokenizer: Tokenizer | None = None,
     ) -> None:
-        """``special``: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``."""
+        """Begin.
+
+        Args:
+            special: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``.
+            tokenizer: with it, results tell what is said, to requests that ask for the times of words.
+        """
         super().__init__(model, feedback, device)
         with torch.inference_mode():
             self._text_bos, text_end, self._text_pad = model.text_projection(special.to(self.device)).unbind(0)
         self.after_text = (text_end, self._text_pad)
-        self._config = config.talker
+        self._config, self._tokenizer = config.talker, tokenizer
         self.max_context = config.talker.text.max_positions
 
     @classmethod
@@ -53,6 +69,7 @@ class TalkerRunner(SpokenTextRunner):
         device: str = "cpu",
         dtype: str = "float32",
         quantization: str | None = None,
+        tells_text: bool = False,
     ) -> Self:
         """Load the talker.
 
@@ -60,20 +77,27 @@ class TalkerRunner(SpokenTextRunner):
             model_path: the checkpoint's folder.
             dtype: of the weights: float32, bfloat16, float16.
             quantization: as of :func:`omni_torch.quantization.quantized_linear.quantize_for`.
+            tells_text: a stage behind the vocoder aligns what is said.
         """
         config = read_config(model_path)
         model = load_talker(model_path, config, dtype=dtype, device=device, quantization=quantization)
         pack_linears(model, pack_decoder)
         special = read_special(model_path, config).to(getattr(torch, dtype))
-        return cls(model, config, special, feedback, device)
+        return cls(model, config, special, feedback, device, tokenizer_of(model_path) if tells_text else None)
 
     def text_rows(self, chunk: Any) -> torch.Tensor | None:
         if "user_rows" in chunk:
             return None
         return self.model.text_projection(chunk["embeds"].to(self.model.dtype, copy=False).to(self.device))
 
+    def token_ids(self, chunk: Any) -> list[int]:
+        return list(chunk["token_ids"])
+
     def result(self, request: ARRequest) -> TalkerResult:
-        return TalkerResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+        made = TalkerResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+        if self._tokenizer is not None and request.request.params.get(WORD_TIMES.name) == "word":
+            made["said"] = self._tokenizer.decode(request.state.token_ids, skip_special_tokens=True)
+        return made
 
     def sampling(self, request: OmniRequest) -> SamplingParams:
         vocabulary, eos = self._config.text.vocab_size, self._config.codec_eos

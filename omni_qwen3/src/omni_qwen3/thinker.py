@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from attrs import define, field
@@ -146,7 +146,7 @@ class ThinkerRunner(ARModelRunner):
             return None
         inputs: ThinkerInputs = message.data.data
         request = message.data.request
-        given = dict(thinker_params(request.params))
+        given: dict[str, Any] = {"max_new_tokens": 1} if "given" in inputs else {**thinker_params(request.params)}
         ignore_eos, stops = given.pop("ignore_eos", False), given.pop("stop", None)
         stop_ids = [] if ignore_eos else [self._config.im_end]
         sampling = sampling_from({**THINKER_DEFAULTS, **given}, "params.thinker", stop_ids=stop_ids)
@@ -190,6 +190,11 @@ class ThinkerRunner(ARModelRunner):
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         state: _State = request.state
+        if spoken := state.inputs.get("given"):  # the chosen token is left out: nothing is written
+            rows = TalkerText(token_ids=request.prompt_ids[-spoken:], embeds=state.embeds[-spoken:].cpu())
+            for chunk in (self._talker_start(state), rows):
+                yield OutgoingMessage(request.request_id, "stream", chunk, target="talker_ar")
+            return
         begun = state.inputs.get("begun")
         metadata = {"begun": begun} if begun else None
         yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode", metadata=metadata)

@@ -23,12 +23,12 @@ from tiny_transformers import checkpoint
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[openai.AsyncOpenAI]:
+async def served(folder: Path, **options: Any) -> AsyncIterator[openai.AsyncOpenAI]:
     """A client of a server of a checkpoint, whose model is called ``tiny``."""
     serve = pytest.importorskip("omni_serve")  # not there where this distribution is tested alone
     from omni_serve_clients import http_client
 
-    async with open_async(transformers(str(folder))) as pipe:
+    async with open_async(transformers(str(folder), **options)) as pipe:
         app = serve.create_app(pipe, serve.Settings(model="tiny"))
         yield openai.AsyncOpenAI(
             api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=120

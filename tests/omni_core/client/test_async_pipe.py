@@ -50,6 +50,16 @@ async def test_a_pipeline_that_answers_is_asked_to_read_aloud(run_folder: Path) 
         assert (await pipe.speak("good morning")).text == "Read: good morning"
 
 
+async def test_a_pipeline_that_speaks_given_texts_gets_the_text_as_it_is(run_folder: Path) -> None:
+    interface = evolve(chat_stages.INTERFACE, outputs=["text", "audio", "speech"], prompts={})
+    assert (interface.speaks_texts, chat_stages.INTERFACE.speaks_texts) == (True, False)
+    async with omni.open_async(chat_stages.chat_pipeline(run_folder, interface=interface)) as pipe:
+        reply = await pipe.speak("good morning", system="Slowly.")
+        assert (reply.text, reply.audio.seconds) == ("", 0.25)  # nothing is written
+        with pytest.raises(omni.InvalidRequestError, match="no other modalities"):
+            await pipe.speak("good morning", modalities=["audio"])
+
+
 async def test_wrong_arguments_fail_before_anything_is_started(tmp_path: Path) -> None:
     config = chat_stages.chat_pipeline(tmp_path)
     with pytest.raises(omni.ConfigError, match="retries: must not be negative"):

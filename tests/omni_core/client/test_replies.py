@@ -15,6 +15,7 @@ from omni_core.protocol.outputs import (
     TextResult,
     Transcript,
     TranscriptChunk,
+    Word,
 )
 
 
@@ -56,6 +57,18 @@ def test_what_was_streamed_is_not_repeated_by_the_result() -> None:
     )
     assert pieces == [[TextPiece("hi")], []]
     assert collector.reply().text == "hi"
+
+
+def test_words_that_come_behind_their_sound_are_a_piece_without_samples() -> None:
+    said = [Word("hi", 0, 0.5)]
+    pieces, collector = collected(
+        StreamEvent("a", AudioChunk(np.zeros(4, np.float32), 8), final=False),
+        StreamEvent("a", AudioChunk(np.zeros(0, np.float32), 8, words=said), final=False),
+        StreamEvent("a", AudioChunk(np.zeros(0, np.float32), 8), final=False),
+        StreamEvent("a", AudioResult(np.zeros(4, np.float32), 8, words=said), final=True),
+    )
+    assert [[each.words for each in one] for one in pieces] == [[[]], [said], [], []]
+    assert collector.reply().audio.words == said
 
 
 def test_what_the_model_thinks_is_no_text() -> None:

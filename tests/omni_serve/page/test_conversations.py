@@ -1,4 +1,4 @@
-"""What can be done with an answer and a conversation, and what is set for them."""
+"""Tools of answers and conversations, and their settings."""
 
 from __future__ import annotations
 

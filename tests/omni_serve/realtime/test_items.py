@@ -10,6 +10,7 @@ from omni_serve_clients import socket_to
 from PIL import Image
 
 from omni_core import AsyncPipe
+from omni_core.api import Word
 from omni_serve import Settings, create_app
 from omni_serve.auth import ANYONE
 from omni_serve.realtime.items import Part
@@ -22,6 +23,29 @@ from omni_serve.settings import Limits
 )
 def test_heard_ends_at_the_last_whole_word(heard_ms: float | None, heard: str) -> None:
     part = Part("output_audio", text="one two", audio_ms=1000, whole=True, heard_ms=heard_ms)
+    assert part.heard == heard
+
+
+@pytest.mark.parametrize(
+    ("heard_ms", "heard"),
+    [
+        (0, ""),
+        (799, ""),
+        (800, "Well,"),
+        (949, "Well, it"),
+        (950, "Well, it is 5 — so."),
+        (2000, "Well, it is 5 — so."),
+    ],
+)
+def test_heard_ends_with_the_last_word_that_was_said(heard_ms: float, heard: str) -> None:
+    words = [
+        Word("Well", 0.1, 0.8),
+        Word("it", 0.8, 0.85),
+        Word("is", 0.85, 0.95),
+        Word("5", 0.95, 0.95),
+        Word("so", 0.95, 0.95),
+    ]
+    part = Part("output_audio", text="Well, it is 5 — so. No more.", audio_ms=1000, heard_ms=heard_ms, words=words)
     assert part.heard == heard
 
 

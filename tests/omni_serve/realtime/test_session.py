@@ -27,6 +27,7 @@ from realtime_events import (
     voice,
 )
 
+from omni_core.api import Word
 from omni_serve.errors import ApiError
 from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
 from omni_serve.realtime.config import Offer, ServerVad
@@ -174,6 +175,36 @@ def test_a_user_who_speaks_interrupts() -> None:
     assert kinds(session.receive(exact, 13)) == ["conversation.item.truncated"]
     found = session.receive(append(silence(1.0)), 13)
     assert started(found).messages[1] == {"role": "assistant", "content": "one two"}
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_words_follow_their_sound_and_tell_what_was_heard(asks: bool) -> None:
+    session = make()
+    output = {"speed": 0.5, **({"timestamps": "word"} if asks else {})}
+    session.receive({**MANUAL, "session": {**MANUAL["session"], "audio": {"output": output}}}, 0)
+    session.receive(user_text("hello"), 0)
+    start = started(session.receive({"type": "response.create"}, 0))
+    session.text(start.reply, "one two. three")
+    session.sound(start.reply, voice(1.0), RATE, 10.0, [Word("one", 0.25, 0.5)])
+    found = events(
+        session.sound(start.reply, voice(0.0), RATE, 11.0, [Word("two", 0.5, 0.75), Word("three", 0.75, 1.0)])
+    )
+    item = session.conversation.items[-1]
+    assert found == asks * [
+        {
+            "type": "response.output_audio.words",
+            "event_id": found[0]["event_id"] if asks else "",
+            "response_id": start.reply,
+            "item_id": item.id,
+            "output_index": 0,
+            "content_index": 0,
+            "words": [{"word": "two", "start": 1.0, "end": 1.5}, {"word": "three", "start": 1.5, "end": 2.0}],
+        }
+    ]
+    session.finished(start.reply, 11, {})
+    cut = {"type": "conversation.item.truncate", "item_id": item.id, "content_index": 0, "audio_end_ms": 1600}
+    session.receive(cut, 12)
+    assert item.content[0].heard == "one two."
 
 
 def test_a_finished_reply_that_still_plays_is_cut_too() -> None:
@@ -459,8 +490,12 @@ def test_a_turn_is_bounded() -> None:
         (update(audio={"input": {"turn_detect": {}}}), "session.audio.input.turn_detect", "turn_detection"),
         (update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 3}}}),
          "session.audio.input.turn_detection.threshold", "less than"),
-        (update(audio={"output": {"format": {"type": "audio/pcm", "rate": 16000}}}),
-         "session.audio.output.format", "24000"),
+        (update(audio={"output": {"format": {"type": "audio/pcm", "rate": 7999}}}),
+         "session.audio.output.format.rate", "8000"),
+        (update(audio={"input": {"format": {"type": "audio/pcm", "rate": 24000.5}}}),
+         "session.audio.input.format.rate", "integer"),
+        (update(audio={"output": {"format": {"type": "audio/pcmu", "rate": 16000}}}),
+         "session.audio.output.format", "8000"),
         (update(audio={"output": {"format": "pcm16"}}), "session.audio.output.format", "dictionary"),
         (update(output_modalities=["audio", "text"]), "session.output_modalities", "at most 1"),
         ({"type": "session.update", "session": {}}, "session.type", "missing"),

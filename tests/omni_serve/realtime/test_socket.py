@@ -13,6 +13,7 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+import soxr
 import websockets
 from omni_serve_clients import http_client, running_server, socket_to
 from PIL import Image
@@ -79,6 +80,33 @@ async def nothing_runs(app: Application) -> None:
     async with asyncio.timeout(60):
         while app.state.server.admission.running or app.state.server.realtime.count:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("heard", "wanted"), [(48_000, 8_000), (11_025, 16_000)])
+async def test_both_directions_have_any_rate(sdk: openai.AsyncOpenAI, heard: int, wanted: int) -> None:
+    async with sdk.realtime.connect(model="tones") as connection:
+        await connection.recv()
+        sound: Any = {
+            "input": {"format": {"type": "audio/pcm", "rate": heard}, "turn_detection": None},
+            "output": {"format": {"type": "audio/pcm", "rate": wanted}},
+        }
+        await connection.session.update(session={"type": "realtime", "audio": sound})
+        shown = (await connection.recv()).session.audio
+        assert (shown.input.format.rate, shown.output.format.rate) == (heard, wanted)
+        for _ in range(4):
+            await connection.input_audio_buffer.append(audio=base64.b64encode(bytes(heard // 4 * 2)).decode())
+        await connection.input_audio_buffer.commit()
+        await connection.response.create()
+        found = await until(connection, "response.done")
+        said = found[-1].response.output[0].content[0].transcript
+        assert int(said.removeprefix("audio:")) == pytest.approx(44 + 2 * 16_000, abs=8)  # a second of WAV at 16 kHz
+        assert (
+            np.abs(
+                np.frombuffer(sound_of(found), "<i2")
+                - np.frombuffer(pcm16(soxr.resample(tone(said), RATE, wanted)), "<i2")
+            ).max()
+            <= 1
+        )
 
 
 async def test_text_is_answered_in_speech_and_in_text(sdk: openai.AsyncOpenAI) -> None:
@@ -158,6 +186,28 @@ async def test_barge_in(sdk: openai.AsyncOpenAI, spoken: Application) -> None:
         assert (truncated.type, truncated.audio_end_ms) == ("conversation.item.truncated", 20)
         await connection.conversation.item.retrieve(item_id=item)
         assert not (await connection.recv()).item.content[0].transcript
+
+
+async def test_the_sdk_gets_the_words_beside_their_sound(sdk: openai.AsyncOpenAI) -> None:
+    async with sdk.realtime.connect(model="tones") as connection:
+        await connection.recv()
+        output: Any = {"timestamps": "word", "speed": 0.5}
+        await connection.session.update(session={"type": "realtime", "audio": {"output": output}})
+        shown = (await connection.recv()).session.audio.output  # type: ignore[union-attr]
+        assert shown.timestamps == "word"
+        await connection.conversation.item.create(item=user("one late two"))
+        await connection.response.create()
+        events = await until(connection, "response.done")
+    told = [each for each in events if each.type == "response.output_audio.words"]
+    words = [word for each in told for word in each.words]
+    ends = np.cumsum([len(tone(word)) for word in ("one", "late", "two")]) / RATE / 0.5
+    assert [(each["word"], each["end"]) for each in words] == [
+        (word, round(float(end), 3)) for word, end in zip(("one", "late", "two"), ends, strict=True)
+    ]
+    assert len(sound_of(events)) / 2 / RATE == pytest.approx(words[-1]["end"], abs=0.01)
+    assert {(each.item_id, each.content_index) for each in told} == {
+        (each.item_id, each.content_index) for each in events if each.type == "response.output_audio.delta"
+    }
 
 
 async def test_a_transcript_an_image_and_a_tool(sdk: openai.AsyncOpenAI) -> None:

@@ -10,7 +10,8 @@ import torch
 from hearing import answer, end, frame, heard
 
 from omni_core.errors import ConfigError
-from omni_torch.vocoder.scheduler import VocoderScheduler
+from omni_core.protocol.outputs import AudioChunk
+from omni_torch.vocoder.scheduler import CUT, VocoderScheduler
 
 Work = list[tuple[list[int], torch.Tensor]]
 
@@ -253,12 +254,35 @@ def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None
     assert scheduler.statistics()["running"] == 1
 
 
+def test_what_was_said_follows_the_sound() -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=2)
+    for each in frames_of(3):
+        scheduler.inbox.put(frame("r", each))
+    done, payload = end("r")
+    payload.data.data["said"] = "one"
+    scheduler.inbox.put(done)
+    scheduler.inbox.put(payload)
+    turns(scheduler)
+    *sounds, said, _ = [each.data for each in scheduler.outbox.drain()]
+    assert [type(each) for each in sounds] == [AudioChunk, AudioChunk]
+    assert said == {"said": "one"}
+
+
 def test_codes_are_returned_only_on_request() -> None:
     scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
     for message in (frame("r", frames_of(1)[0]), *end("r")):
         scheduler.inbox.put(message)
     scheduler.turn()
     assert scheduler.outbox.drain()[-1].data.codes is None
+
+
+@pytest.mark.parametrize(("reason", "notices"), [("stop", []), ("length", [CUT])])
+def test_speech_that_a_limit_has_cut_says_so(reason: str, notices: list[str]) -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
+    for message in (frame("r", frames_of(1)[0]), *end("r", reason)):
+        scheduler.inbox.put(message)
+    scheduler.turn()
+    assert scheduler.outbox.drain()[-1].data.notices == notices
 
 
 @pytest.mark.parametrize(("initial_chunk", "chunk", "word"), [(0, 1, "initial_chunk"), (1, 0, "chunk")])

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from omni_core.client.chat_request import Message, Voice
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import InvalidRequestError
-from omni_core.interface import TEXT, Interface
+from omni_core.interface import SPEECH, TEXT, Interface
 
 Whole = TypeVar("Whole")
 Streamed = TypeVar("Streamed")
@@ -83,8 +83,15 @@ class Calls(ABC, Generic[Whole, Streamed]):
     ) -> Streamed: ...
     # fmt: on
     def speak(self, text: str, *, stream: bool = False, request_id: str | None = None, **asked: Any) -> Any:
-        """Say a text. A pipeline that answers is asked to read it aloud. Arguments and reply are those of :meth:`chat`."""
-        if self.interface is not None and TEXT in self.interface.roles:
+        """Say a text, word for word. A pipeline that can only answer is asked to read it aloud.
+
+        Arguments and reply are those of :meth:`chat`.
+        """
+        if self.interface is not None and SPEECH in self.interface.outputs:
+            if asked.setdefault("modalities", [SPEECH]) not in (None, [SPEECH]):
+                raise InvalidRequestError("speak: a spoken text has no other modalities; leave them out")
+            asked["modalities"] = [SPEECH]
+        elif self.interface is not None and TEXT in self.interface.roles:
             if "speech" not in self.interface.prompts:
                 raise InvalidRequestError("speak: this pipeline answers in its own words; use chat(...).audio")
             text = self.interface.prompts["speech"].replace("{text}", text)

@@ -246,7 +246,7 @@ def _piece(data: Any) -> Piece | None:
         return TextPiece(text) if text else None
     if kind == "transcript":
         return TranscriptPiece(data.text, getattr(data, "tentative", ""))
-    if kind != "audio" or not len(data.samples):
+    if kind != "audio" or not (len(data.samples) or data.words):
         return None
     return AudioPiece(_array(data.samples), data.sample_rate, data.words, getattr(data, "start", None))
 

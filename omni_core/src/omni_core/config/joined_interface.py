@@ -70,6 +70,7 @@ def joined_interface(
         voices_from=speaking[0].voices_from,
         voices_open=speaking[0].voices_open,
         sample_rate=speaking[0].sample_rate,
+        word_times=speaking[0].word_times,
         tool_format=writing[0].tool_format,
         tool_choice=writing[0].tool_choice,
         reasoning=writing[0].reasoning,

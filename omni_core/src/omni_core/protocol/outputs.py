@@ -56,11 +56,12 @@ class AudioChunk:
     """A piece of mono audio.
 
     Attributes:
-        samples: float32 of shape ``[n]``, in [-1, 1].
+        samples: float32 of shape ``[n]``, in [-1, 1]; none where a chunk only tells words.
         sample_rate: in Hz; that of the pipeline's interface, where it declares one.
         start: seconds from the beginning of the whole sound; of the chunks of a request, starts never fall. ``None``: it follows the one
             before.
-        words: those that end in this piece, with their times in the whole sound; empty where the model knows none.
+        words: those that end in this piece, or before it and were not told yet, with the times in the whole sound at which they are
+            heard; empty where the model knows none.
     """
 
     samples: Any
@@ -89,7 +90,8 @@ class TextResult:
 @frozen
 class AudioResult:
     """The whole audio: float32 ``samples`` of shape ``[n]``, ``sample_rate`` in Hz; ``codes`` are the codec frames if asked for, ``words``
-    those that are said, with their times where the model knows them. ``usage`` may have ``completion_audio_tokens``, the frames of sound.
+    all that are said, with their times where the model knows them; those of the chunks are the first of them.
+    ``usage`` may have ``completion_audio_tokens``, the frames of sound.
     """
 
     samples: Any

@@ -99,11 +99,15 @@ def unpacked(path: Path) -> list[str] | None:
     return [each.filename for each in parts]
 
 
-def interface(folder: str, voices: str | None = None) -> Interface:
-    """Return what a checkpoint offers."""
+def interface(folder: str, voices: str | None = None, weights: str | None = None) -> Interface:
+    """Return what a checkpoint offers. Files of ONNX need not tell the durations of phonemes, so that no word times are promised."""
     read_config(folder)
     names = [*voice_files(folder, voices)]
-    return evolve(INTERFACE, voices=names, voices_from=None if names else "files in voices/")
+    try:
+        tells_words = not weights_file(folder, weights).endswith(ONNX)
+    except ConfigError:  # the stage reports it
+        tells_words = True
+    return evolve(INTERFACE, voices=names, voices_from=None if names else "files in voices/", word_times=tells_words)
 
 
 def fetch(model_path: str) -> str:

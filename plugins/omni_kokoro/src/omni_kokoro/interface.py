@@ -83,4 +83,5 @@ INTERFACE = Interface(
     voices_from="files in voices/",
     voices_open=True,
     sample_rate=RATE,
+    word_times=True,
 )

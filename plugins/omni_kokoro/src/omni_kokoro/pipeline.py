@@ -27,7 +27,7 @@ def kokoro(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text in, speech out. ``options``: see :data:`omni_kokoro.interface.OPTIONS`."""
     given: dict[str, Any] = {**options}
     check_options(given, OPTIONS, spelling=("espeak", "misaki"), processes=("one", "separate"))
-    offered = interface(config_folder(model_path), given.get("voices"))
+    offered = interface(config_folder(model_path), given.get("voices"), given.get("weights"))
     if "max_characters" in given:
         offered = evolve(offered, limits={**offered.limits, "max_characters": given["max_characters"]})
     separate = given.get("processes") == "separate"

@@ -35,6 +35,7 @@ class Denoising:
         rows: see :class:`omni_qwen25.dit.Condition`.
         guidance: the scale of guidance; without a second row it has no effect.
         codes: those of the request, if it wants them back.
+        is_cut: a limit has ended them.
     """
 
     sample: torch.Tensor
@@ -42,6 +43,7 @@ class Denoising:
     rows: torch.Tensor
     guidance: float
     codes: torch.Tensor | None = None
+    is_cut: bool = False
     step: int = 0
 
 
@@ -80,7 +82,8 @@ class MelScheduler(StepScheduler[Denoising]):
         condition = self._network.condition(codes, voice, guided=guidance >= LEAST_GUIDANCE)
         device = self._network.device
         wanted = codes if request.params.get("return_codes") else None
-        return Denoising(noise.to(device), times.to(device), condition.rows, guidance, wanted)
+        is_cut = spoken["finish_reason"] == "length"
+        return Denoising(noise.to(device), times.to(device), condition.rows, guidance, wanted, is_cut)
 
     def key(self, state: Denoising) -> Hashable:
         return len(state.sample)
@@ -114,7 +117,7 @@ class MelScheduler(StepScheduler[Denoising]):
     def finish(self, state: Denoising) -> Mel:
         if not bool(torch.isfinite(state.sample).all()):
             raise OmniError("the mel frames are not finite: token2wav overflowed; check for NaN in its weights")
-        return Mel(mel=state.sample.T.contiguous().cpu(), codes=state.codes)
+        return Mel(mel=state.sample.T.contiguous().cpu(), codes=state.codes, is_cut=state.is_cut)
 
 
 def create_code2mel(

@@ -14,7 +14,7 @@ from omni_torch.api import sampling_parameters
 
 ARCHITECTURES = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni")
 
-OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in name} | {
+OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in name and name != "aligner"} | {
     "dtype": "weights of the encoders, the thinker and the talker: auto (default: the checkpoint's; on a CPU without bfloat16 float32), "
     "float32, bfloat16, float16; token2wav computes in float32",
     "max_audio_seconds": "longest audio clip; the processor's is 300",
@@ -88,16 +88,12 @@ TEXT_INTERFACE = Interface(
 SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker", "mel": "code2mel", VOCODER: "mel2wav"},
-    outputs=["text", "audio"],
+    outputs=["text", "audio", SPEECH],
     groups=[THINKER, _TALKER, _TOKEN2WAV],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), *_METADATA],
     voices_from="spk_dict.pt in the checkpoint",
     sample_rate=24_000,
-    prompts={
-        **TEXT_INTERFACE.prompts,
-        "speech": "Read the following text aloud, word for word, and say nothing else:\n{text}",
-    },
     warmup=[_hello("text", "audio")],
 )
 

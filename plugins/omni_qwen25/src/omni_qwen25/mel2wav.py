@@ -48,7 +48,8 @@ class Vocoder:
             made.append(sound)
             yield AudioChunk(sound.numpy(), SAMPLE_RATE)
         samples = torch.cat(made) if made else torch.empty(0)
-        return AudioResult(samples.numpy(), SAMPLE_RATE, given["codes"])
+        notices = ["the speech was cut at max_new_tokens"] if given["is_cut"] else []
+        return AudioResult(samples.numpy(), SAMPLE_RATE, given["codes"], notices)
 
     def pieces(self, mel: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield float32 samples ``[n]`` on the CPU of mel frames ``[mel_bins, frames]``, in chunks."""

@@ -19,6 +19,7 @@ class ThinkerInputs(TypedDict, total=False):
     feature_mask: torch.Tensor  # [P] bool, M true
     content: list[tuple[int, int, bytes]]  # runs of multimodal positions: first, last + 1, digest of their content
     notices: list[str]  # notices for the client, such as a video without an audio track
+    given: int  # tokens at the prompt's end that are spoken as they are, and nothing is written; absent if the thinker writes
 
 
 class TalkerStart(TypedDict):
@@ -33,7 +34,7 @@ class TalkerStart(TypedDict):
 
 
 class TalkerText(TypedDict):
-    """thinker -> talker, every later stream chunk: generated tokens to be spoken, without the last one of a reply."""
+    """thinker -> talker, every later stream chunk: tokens to be spoken, without the last one that was generated."""
 
     token_ids: list[int]
     rows: torch.Tensor  # [k, hidden]: hidden states plus embeddings of token_ids
@@ -51,6 +52,7 @@ class Mel(TypedDict):
 
     mel: torch.Tensor  # [mel_bins, frames] float32, log amplitudes
     codes: torch.Tensor | None  # [n] int64, if the request asks for them
+    is_cut: bool  # a limit has ended the speech
 
 
 def token2wav_params(params: dict[str, Any]) -> dict[str, Any]:

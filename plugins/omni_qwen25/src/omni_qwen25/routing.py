@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from omni_core.api import OmniRequest, StagePayload
 from omni_qwen3 import routing as qwen3_routing
-from omni_qwen3.routing import wants_audio
 
 
 def terminal_stages(request: OmniRequest) -> list[str]:
@@ -13,5 +12,5 @@ def terminal_stages(request: OmniRequest) -> list[str]:
 
 
 def route_thinker(request_id: str, output: StagePayload) -> list[str]:
-    """Return the stages after the thinker: ``talker`` only if speech is requested."""
-    return ["decode", "talker"] if wants_audio(output.request) else ["decode"]
+    """Return the stages after the thinker, as :func:`omni_qwen3.routing.route_thinker`."""
+    return qwen3_routing.route_thinker(request_id, output, "talker")

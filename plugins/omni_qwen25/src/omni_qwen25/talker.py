@@ -23,6 +23,7 @@ from omni_core.api import (
 )
 from omni_qwen3.content import digest_of, spans_of
 from omni_qwen3.payloads import talker_params
+from omni_qwen3.routing import reads_aloud
 from omni_qwen25.config import TalkerConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
 from omni_qwen25.networks import Talker, load_talker, read_text_rows
@@ -117,7 +118,7 @@ class TalkerRunner(SpokenTextRunner):
         ends = {config.codec_pad, config.codec_end}
         # Beyond the reference, which suppresses the start marker only: ids that token2wav cannot read.
         suppressed = ({config.codec_start} | set(range(config.codes, vocabulary))) - ends
-        most = min(TALKER_DEFAULTS["max_new_tokens"], config.most_codes)
+        most = config.most_codes if reads_aloud(request) else min(TALKER_DEFAULTS["max_new_tokens"], config.most_codes)
         given = {**TALKER_DEFAULTS, "max_new_tokens": most, **talker_params(request.params)}
         return sampling_from(given, "params.talker", stop_ids=ends, suppressed_ids=suppressed)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from attrs import define, field
@@ -109,7 +109,7 @@ class ThinkerRunner(ARModelRunner):
             return None
         inputs: ThinkerInputs = message.data.data
         request = message.data.request
-        given = dict(thinker_params(request.params))
+        given: dict[str, Any] = {"max_new_tokens": 1} if "given" in inputs else {**thinker_params(request.params)}
         ignore_eos, stops = given.pop("ignore_eos", False), given.pop("stop", None)
         sampling = sampling_from(
             {**THINKER_DEFAULTS, **given}, "params.thinker", stop_ids=[] if ignore_eos else self._end
@@ -151,6 +151,10 @@ class ThinkerRunner(ARModelRunner):
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         state: _State = request.state
+        if spoken := state.inputs.get("given"):  # the chosen token is left out: nothing is written
+            for chunk in self._given(request, spoken):
+                yield OutgoingMessage(request.request_id, "stream", chunk, target="talker")
+            return
         yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
         if state.hidden is None:
             return
@@ -168,14 +172,20 @@ class ThinkerRunner(ARModelRunner):
         state.told += ready
         del state.held[:ready]
 
-    def _talker_start(self, state: _State) -> TalkerStart:
+    def _given(self, request: ARRequest, spoken: int) -> tuple[TalkerStart, TalkerText]:
+        """Return a prompt whose last ``spoken`` tokens are the text, as it would be if the thinker had written them."""
+        prompt, state = len(request.prompt_ids) - spoken, request.state
+        rows = (state.hidden[prompt:] + state.text[prompt:]).cpu()
+        return self._talker_start(state, prompt), TalkerText(token_ids=request.prompt_ids[prompt:], rows=rows)
+
+    def _talker_start(self, state: _State, prompt: int | None = None) -> TalkerStart:
         assert state.hidden is not None
         assert state.text is not None
         return TalkerStart(
-            rows=(state.hidden + state.text).cpu(),
-            positions=state.inputs["positions"],
+            rows=(state.hidden + state.text)[:prompt].cpu(),
+            positions=state.inputs["positions"][:, :prompt],
             position_delta=state.inputs["position_delta"],
-            content=row_digests(torch.ones(len(state.hidden), dtype=torch.bool), state.inputs),
+            content=row_digests(torch.ones(len(state.hidden[:prompt]), dtype=torch.bool), state.inputs),
         )
 
     def result(self, request: ARRequest) -> Written:

@@ -14,7 +14,7 @@ from omni_qwen3_tts.checkpoint import sources
 from omni_qwen3_tts.codec.config import SAMPLE_RATE, read_codec
 from omni_qwen3_tts.codec.decoder import CodecDecoder, Utterance
 from omni_qwen3_tts.config import CODEC
-from omni_torch.api import VocoderScheduler, load_module, open_checkpoint
+from omni_torch.api import VocoderScheduler, load_module, open_checkpoint, return_freed_memory
 
 
 class Vocoder:
@@ -33,6 +33,7 @@ class Vocoder:
         self.samples_per_frame = config.samples_per_frame
         with torch.inference_mode():  # kernels lay out the weights at their first call
             self.decode([(self.begin(), torch.zeros(1, self.codebooks, dtype=torch.int64))])
+        return_freed_memory()
 
     def begin(self) -> Utterance:
         """Return the state of a new request."""

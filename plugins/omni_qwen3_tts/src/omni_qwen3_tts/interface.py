@@ -23,6 +23,7 @@ OPTIONS = {
     "reference": "with a Base checkpoint, a recording: the voice of requests that bring none",
     "reference_text": "the words that are said in it, if they are known",
     "max_context": "maximum number of positions, text and speech together",
+    "aligner": "folder or hub id of a CTC recogniser that finds when the words are heard (needs omni-transformers)",
 }
 """The pipeline's options, each with the line that ``omni pipelines`` prints."""
 

@@ -19,3 +19,4 @@ class Options(TypedDict, total=False):
     reference: str
     reference_text: str
     max_context: int
+    aligner: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from omni_core.api import AUTO, PipelineConfig, StageConfig, expanded
+from attrs import evolve
+
+from omni_core.api import AUTO, WORD_TIMES, PipelineConfig, StageConfig, expanded
 from omni_qwen3_tts.interface import OPTIONS, interface_of
 from omni_qwen3_tts.options import Options
 from omni_torch.api import DTYPES, check_options, config_folder, device_of, random_checkpoint
@@ -12,6 +14,9 @@ from omni_torch.api import DTYPES, check_options, config_folder, device_of, rand
 LIMITS = ("max_characters", "max_reference_seconds")
 """The options that are limits of requests."""
 
+
+ALIGNER = "align"
+"""The stage that finds when words are heard, with the option ``aligner``. It computes on the CPU."""
 
 _VOICES = ("max_reference_seconds", "voices_kept", "reference", "reference_text")
 
@@ -28,6 +33,9 @@ def qwen3_tts(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     folder, gpu = config_folder(model_path), device_of(given.get("gpu", AUTO))
     interface = interface_of(folder, {name: given[name] for name in (*LIMITS, "max_context") if name in given})
     encodes = "reference" in interface.inputs
+    after = [] if given.get("aligner") is None else [ALIGNER]
+    if after:
+        interface = evolve(interface, word_times=True, params=[*interface.params, WORD_TIMES])
 
     def arguments(*names: str) -> dict[str, Any]:
         return {name: given[name] for name in ("dtype", *names) if name in given and given[name] != AUTO}
@@ -36,6 +44,13 @@ def qwen3_tts(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         process = "pipeline" if given.get("processes") == "one" else stage
         return {"process": process, "gpu": gpu} if network else {"process": process}
 
+    align = StageConfig(
+        name=ALIGNER,
+        factory="omni_transformers.align.stage:create_aligner",
+        factory_args={"aligner": given.get("aligner"), "sources": ["preprocessing", "code2wav"]},
+        terminal=True,
+        **place(ALIGNER, network=False),
+    )
     return PipelineConfig(
         model_path=folder if expanded(model_path).is_dir() else model_path,
         name="qwen3-tts",
@@ -43,9 +58,10 @@ def qwen3_tts(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
             StageConfig(
                 name="preprocessing",
                 factory="omni_qwen3_tts.preprocessing:create_preprocessing",
-                factory_args=arguments("max_characters", *(_VOICES if encodes else ("reference",))),
+                factory_args=arguments("max_characters", *(_VOICES if encodes else ("reference",)))
+                | ({"aligner": ALIGNER} if after else {}),
                 next="talker",
-                stream_to=["talker"],
+                stream_to=["talker", *after],
                 **place("preprocessing", network=encodes),
             ),
             StageConfig(
@@ -61,9 +77,12 @@ def qwen3_tts(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
                 name="code2wav",
                 factory="omni_qwen3_tts.code2wav:create_code2wav",
                 factory_args=arguments("initial_chunk", "chunk"),
-                terminal=True,
+                next=after,
+                stream_to=after,
+                terminal=not after,
                 **place("code2wav"),
             ),
+            *([align] if after else []),
         ],
         placement_fn="omni_qwen3_tts.memory:place",
         fetch_fn="omni_qwen3_tts.memory:fetch",

@@ -12,6 +12,7 @@ import torch
 from attrs import define, field
 
 from omni_core.api import (
+    WORD_TIMES,
     Aside,
     ConfigError,
     InvalidRequestError,
@@ -48,6 +49,8 @@ class Speaking:
         spoken: there is something to speak.
         is_whole: the text came with the request.
         may_be_empty: another pipeline writes the text, and may have nothing to say.
+        tells: the text is also told to the stage that aligns it.
+        told: of it, what was not sent yet.
     """
 
     start: SpeechStart | None = None
@@ -60,6 +63,8 @@ class Speaking:
     spoken: bool = False
     is_whole: bool = False
     may_be_empty: bool = False
+    tells: bool = False
+    told: str = ""
 
 
 class PreprocessingScheduler(StreamingScheduler[Speaking]):
@@ -70,6 +75,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
     Args:
         voices: of a Base checkpoint.
         reference: the recording of the voice of requests that bring none, as they would bring it.
+        aligner: the stage that finds when words are heard; it gets the text of requests that ask for it, ``{"text": piece}``.
 
     Attributes:
         enter_thread: called first in each further thread; see :class:`~omni_core.scheduling.base.Scheduler`.
@@ -81,9 +87,10 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         voices: VoiceEncoder | None,
         max_characters: int,
         reference: dict[str, Any] | None = None,
+        aligner: str | None = None,
     ) -> None:
         super().__init__()
-        self._reference = reference
+        self._reference, self._aligner = reference, aligner
         self._config, self._generation = read_config(model_path), generation_defaults(model_path)
         self._tokenizer = TextTokenizer(model_path, self._config)
         self._voices, self._most = voices, max_characters
@@ -113,6 +120,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         )  # invalid parameters fail the request before a voice is encoded
         text, recording = text_in(request.inputs), recording_in(request.inputs) or self._reference
         state.is_whole, state.may_be_empty = text is not None, request.may_be_empty
+        state.tells = self._aligner is not None and request.params.get(WORD_TIMES.name) == "word"
         asked = asked_of(request, self._config, recorded=recording is not None)
         dual_track = asked.dual_track
         if dual_track is None:
@@ -166,6 +174,7 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
         if state.characters > self._most:
             raise too_long(state.where, self._most)
         state.checked = self._tokenizer.checked(text, state.where, state.checked)
+        state.told += text if state.tells else ""
         self._add(state, state.cutter.feed(text))
 
     def _add(self, state: Speaking, text: str) -> None:
@@ -195,6 +204,9 @@ class PreprocessingScheduler(StreamingScheduler[Speaking]):
                     voice["codes"] = found.codes
             self.emit(request_id, state.start, target="talker")
             state.start = state.voice = None
+        if state.told:
+            self.emit(request_id, {"text": state.told}, target=self._aligner)
+            state.told = ""
         if state.ids:
             self.emit(request_id, SpeechText(ids=torch.tensor(state.ids)), target="talker")
             state.ids = []
@@ -233,6 +245,7 @@ def create_preprocessing(
     voices_kept: int = 64,
     reference: str | None = None,
     reference_text: str | None = None,
+    aligner: str | None = None,
 ) -> PreprocessingScheduler:
     """Make the preprocessing stage.
 
@@ -241,6 +254,7 @@ def create_preprocessing(
         max_reference_seconds, max_reference_mb: of a recording of a voice.
         voices_kept: recordings whose voices are cached.
         reference, reference_text: the recording of the voice of requests that bring none, and the words in it, if they are known.
+        aligner: see :class:`PreprocessingScheduler`.
 
     Raises:
         ConfigError: an option is out of range, or the checkpoint is invalid.
@@ -258,4 +272,4 @@ def create_preprocessing(
             voices.voice(MediaSource("recording", given, "reference"))  # an unreadable one is an error at the start
     elif given is not None:
         raise ConfigError("reference: this checkpoint speaks with no recorded voices")
-    return PreprocessingScheduler(model_path, voices, max_characters, given)
+    return PreprocessingScheduler(model_path, voices, max_characters, given, aligner)

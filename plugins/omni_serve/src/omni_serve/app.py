@@ -32,6 +32,7 @@ from omni_serve.bodies import component_schemas
 from omni_serve.dispatch import Dispatch
 from omni_serve.errors import ApiError, api_error
 from omni_serve.guard import Guard, deny
+from omni_serve.rate_limits import HEADERS as RATE_HEADERS
 from omni_serve.realtime import live_socket
 from omni_serve.realtime import secrets as realtime_secrets
 from omni_serve.realtime import socket as realtime_socket
@@ -76,7 +77,7 @@ class Application(FastAPI):
             allow_origins=list(guard.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type", "x-request-id", "x-omni-session"],
-            expose_headers=["x-request-id", "x-omni-ignored", "retry-after"],
+            expose_headers=["x-request-id", "x-omni-ignored", "retry-after", *RATE_HEADERS],
         )
 
 

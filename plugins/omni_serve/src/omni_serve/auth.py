@@ -39,12 +39,14 @@ class KeyLimits:
 
     Attributes:
         requests_per_minute: and how many at once after a pause.
-        audio_seconds_per_minute: of speech that is made for it.
+        tokens_per_minute: of its prompts and answers, as the pipeline counts them.
+        audio_seconds_per_minute: of speech that is made for it, and of recordings that are written down.
         concurrent: requests that run or wait at once.
         share: its part of the pipeline's capacity relative to other keys when requests wait.
     """
 
     requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
     audio_seconds_per_minute: float | None = None
     concurrent: int | None = None
     share: float = 1.0

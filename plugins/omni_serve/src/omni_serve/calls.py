@@ -26,6 +26,7 @@ from omni_core.api import (
     TextResult,
     Transcript,
     TranscriptChunk,
+    Word,
 )
 from omni_core.runtime_api import StreamEvent
 from omni_serve.auth import Key
@@ -35,15 +36,17 @@ from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.live_input import LiveInput
 from omni_serve.media import share_of
 from omni_serve.server import Server
+from omni_serve.usage import of_tokens
 from omni_serve.voice_store import Voice
 
 
 @define
 class Sound:
-    """A piece of speech: mono float32 samples."""
+    """A piece of speech: mono float32 samples, and the words that end in it or before it, with their times in the whole speech."""
 
     samples: Samples
     rate: int
+    words: list[Word] = field(factory=list)
 
     @property
     def seconds(self) -> float:
@@ -77,6 +80,7 @@ class Call:
         transcript: the whole of it, with its times.
         input: the input that is still coming; the request is without it.
         guesses: true if :meth:`pieces` has :class:`Guess` pieces, too.
+        heard_seconds: of the recording that is to be written down, by its header.
         thinks: true if :meth:`pieces` has :class:`Thought` pieces, too; ``thoughts`` has all of them in any case.
     """
 
@@ -87,6 +91,7 @@ class Call:
     transcribes: bool = field(default=False, kw_only=True)
     thinks: bool = field(default=False, kw_only=True)
     guesses: bool = field(default=False, kw_only=True)
+    heard_seconds: float = field(default=0.0, kw_only=True)
     input: LiveInput | None = field(default=None, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
@@ -100,7 +105,9 @@ class Call:
     _first_sound: float | None = None
     _last_sound: float = 0.0
     _wrote: bool = False
+    _told_words: int = 0
     _guess: str = ""
+    _texts: int = 0
 
     async def pieces(self) -> AsyncGenerator[str | Sound]:
         """Yield pieces of text and of speech as they are made.
@@ -206,7 +213,10 @@ class Call:
         if isinstance(data, AudioResult):
             self.usage |= data.usage
             self.notices += data.notices
-            return None if self._first_sound is not None else self._sound(data)
+            if self._first_sound is None:
+                return self._sound(data)
+            words = data.words[self._told_words :]
+            return Sound(np.zeros(0, np.float32), data.sample_rate, words) if words else None
         if isinstance(data, str):
             return self._text(data)
         return None
@@ -214,6 +224,7 @@ class Call:
     def _text(self, text: str) -> str | None:
         if not text:
             return None
+        self._texts += 1
         if not self._wrote:
             self._wrote = True
             if self.input is not None:  # it may be heard long before its end
@@ -223,8 +234,9 @@ class Call:
 
     def _sound(self, data: AudioChunk | AudioResult) -> Sound | None:
         samples = np.asarray(data.samples, np.float32).reshape(-1)
+        self._told_words += len(data.words)
         if not len(samples):
-            return None
+            return Sound(samples, data.sample_rate, data.words) if data.words else None
         now, metrics = time.perf_counter(), self.server.metrics
         if self._first_sound is None:
             self._first_sound = now
@@ -236,7 +248,13 @@ class Call:
                 self._first_sound = now - self.audio_seconds
         self._last_sound = now
         self.audio_seconds += len(samples) / data.sample_rate
-        return Sound(samples, data.sample_rate)
+        return Sound(samples, data.sample_rate, data.words)
+
+    @property
+    def heard(self) -> float:
+        """The seconds of the recording that is written down; 0: not known."""
+        told = self.transcript.duration if self.transcript is not None else None
+        return told or self.heard_seconds
 
     def _account(self) -> None:
         metrics = self.server.metrics
@@ -244,7 +262,9 @@ class Call:
             metrics.audio_seconds.inc(self.audio_seconds)
             if self.input is None:
                 metrics.rtf.observe((self._last_sound - self.arrived) / self.audio_seconds)
-            self.server.admission.charge(self.key, self.audio_seconds)
+        # An answer that was broken off has not been counted by the pipeline: a piece of its text is at least a token.
+        tokens = of_tokens(self.usage)["total_tokens"] or self._texts
+        self.server.admission.charge(self.key, tokens, self.audio_seconds + self.heard)
         for kind in ("prompt_tokens", "completion_tokens"):
             if kind in self.usage:
                 metrics.tokens.labels(kind.removesuffix("_tokens")).inc(self.usage[kind])

@@ -20,7 +20,7 @@ from omni_core.api import OmniRequest
 from omni_serve.bodies import Base64, RawRoute, body_of, dumps, media_response, schema
 from omni_serve.calls import Call, Sound, Thought
 from omni_serve.chat_messages import ChatMessages
-from omni_serve.encoders import Encoder, encoder, whole
+from omni_serve.encoders import Encoder, SampleRate, check_rate, encoder, whole, written
 from omni_serve.errors import invalid
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
@@ -41,7 +41,8 @@ class AudioOptions(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     voice: str | dict[str, Any] | None = None
-    format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"] | None = None
+    format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16", "pcm", "pcmu", "pcma"] | None = None
+    sample_rate: SampleRate | None = None
 
 
 class StreamOptions(BaseModel):
@@ -92,6 +93,7 @@ class Chat:
     call: Call
     model: str
     format: str | None
+    rate: int | None
     reader: ReplyReader | None
     identity: str = field(factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(factory=lambda: int(time.time()))
@@ -135,9 +137,12 @@ class Chat:
             apply_voice(server, key, voice, inputs, parameters.metadata, "audio.voice")
         server.apply_session(request, parameters.metadata)
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
-        form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
+        audio = asked.audio or AudioOptions()
+        form = audio.format or ("pcm16" if asked.stream else "wav")
+        check_rate(form, audio.sample_rate, "audio.sample_rate")
         call = Call(server, key, omni, speech, thinks=True, body=request.scope["omni.body"], arrived=arrived)
-        return cls(server, call, asked.model, form if speech else None, tools.reader() if tools is not None else None)
+        reader = tools.reader() if tools is not None else None
+        return cls(server, call, asked.model, form if speech else None, audio.sample_rate, reader)
 
     async def whole(self) -> dict[str, Any]:
         """Return the ``chat.completion`` object."""
@@ -155,7 +160,7 @@ class Chat:
         if self.format is not None and (text or sounds or not calls):
             identity, expires = self.server.spoken.begin()
             rate = rate or self.server.rate
-            data = await asyncio.to_thread(whole, self.format, sounds, rate) if sounds else b""
+            data = await asyncio.to_thread(whole, self.format, sounds, rate, self.rate) if sounds else b""
             message["content"] = None
             message["audio"] = {
                 "id": identity,
@@ -201,7 +206,7 @@ class Chat:
                 elif isinstance(part, Thought):
                     yield chunks.thought(part)
                 elif spoken is not None:
-                    if data := spoken.text(part) if isinstance(part, str) else spoken.sound(part):
+                    if data := spoken.text(part) if isinstance(part, str) else await spoken.sound(part):
                         yield data
                 elif isinstance(part, str):
                     yield chunks.content(part)
@@ -251,12 +256,12 @@ class _SpokenPart:
         self.transcript += text
         return self._begin() + self._chunks.delta('{"audio":{"transcript":' + dumps(text) + "}}")
 
-    def sound(self, sound: Sound) -> bytes:
+    async def sound(self, sound: Sound) -> bytes:
         """Return a piece of sound, or nothing yet."""
         if self._encoder is None:
             assert self._chat.format is not None
-            self._encoder = encoder(self._chat.format, sound.rate, live=True)
-        data = self._left + self._encoder.write(sound.samples)
+            self._encoder = encoder(self._chat.format, sound.rate, live=True, target=self._chat.rate)
+        data = self._left + await written(self._encoder, sound.samples)
         cut = len(data) - len(data) % 6
         self._left = data[cut:]
         return self._begin() + self._data(data[:cut])

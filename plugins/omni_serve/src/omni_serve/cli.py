@@ -342,7 +342,8 @@ _NUMBER = click.FloatRange(0, min_open=True)
     "--scope", multiple=True, type=click.Choice(SCOPES), help="What it opens. By default inference and voices."
 )
 @click.option("--requests-per-minute", type=_NUMBER)
-@click.option("--audio-seconds-per-minute", type=_NUMBER, help="Seconds of speech.")
+@click.option("--tokens-per-minute", type=_NUMBER, help="Tokens of prompts and answers.")
+@click.option("--audio-seconds-per-minute", type=_NUMBER, help="Seconds of speech and of transcribed recordings.")
 @click.option("--concurrent", type=click.IntRange(1), help="Requests at once.")
 @click.option("--share", type=_NUMBER, default=1.0, show_default=True, help="Its share when requests wait.")
 def add(name: str, path: Path, scope: tuple[str, ...], **limits: Any) -> None:

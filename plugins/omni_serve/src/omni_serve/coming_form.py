@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from omni_media.api import reads_forward
-from omni_serve.encoders import PCM_RATE, wav_header
+from omni_serve.encoders import wav_header
 from omni_serve.forms import FIELDS
-from omni_serve.media import is_pcm
+from omni_serve.media import pcm_rate
 
 _MOST_BYTES = 2**18
 """Of a body until its file has begun: what has more before it is read as a whole."""
@@ -106,8 +106,8 @@ class ComingForm:
             self.late.append(self._part)
         elif self._is_file:
             self.file = self._part
-            if is_pcm(options[b"filename"].decode(), self._headers.get(_TYPE, b"").decode("latin-1")):
-                self._begin = wav_header(PCM_RATE, None)
+            rate = pcm_rate(options[b"filename"].decode(), self._headers.get(_TYPE, b"").decode("latin-1"))
+            self._begin = b"" if rate is None else wav_header(rate, None)
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         if not self.late:

@@ -5,11 +5,12 @@ A stream is decodable from its beginning, and its sound equals that of the whole
 
 from __future__ import annotations
 
+import asyncio
 import io
 import math
 import struct
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import av
 import av.filter
@@ -17,11 +18,21 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 from attrs import define, frozen
+from pydantic import Field
+
+from omni_serve.errors import invalid
+from omni_serve.g711 import LAW_RATE, Law, to_law
 
 Samples = npt.NDArray[np.float32]
 
+SampleRate = Annotated[int, Field(ge=8_000, le=48_000, strict=True)]
+"""A sample rate that clients may ask for, in Hz."""
+
 PCM_RATE = 24_000
 """Of headerless PCM, which carries no rate: OpenAI's clients play it at this one."""
+
+_MANY = 2 * PCM_RATE
+"""Samples that are too many to encode on the event loop."""
 
 
 @frozen
@@ -30,6 +41,8 @@ class Format:
 
     Attributes:
         rates: sample rates that the codec takes; empty: any.
+        usual: the rate where a client asks for none; ``None``: that of the sound, or the next above it that the codec takes.
+        law: of G.711.
         live: options of the container for a stream, which cannot be corrected at its end.
     """
 
@@ -38,6 +51,8 @@ class Format:
     codec: str = ""
     bit_rate: int = 0
     rates: tuple[int, ...] = ()
+    usual: int | None = None
+    law: Law | None = None
     live: tuple[tuple[str, str], ...] = ()
 
 
@@ -45,21 +60,39 @@ _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 _AAC_RATES = (*_MP3_RATES, 64000, 88200, 96000)
 
 FORMATS = {
-    "mp3": Format("audio/mpeg", "mp3", "libmp3lame", 96_000, _MP3_RATES, (("write_xing", "0"), ("id3v2_version", "0"))),
+    "mp3": Format(
+        "audio/mpeg", "mp3", "libmp3lame", 96_000, _MP3_RATES, live=(("write_xing", "0"), ("id3v2_version", "0"))
+    ),
     "opus": Format(
-        "audio/ogg", "ogg", "libopus", 64_000, (8000, 12000, 16000, 24000, 48000), (("page_duration", "20000"),)
+        "audio/ogg", "ogg", "libopus", 64_000, (8000, 12000, 16000, 24000, 48000), live=(("page_duration", "20000"),)
     ),
     "aac": Format("audio/aac", "adts", "aac", 96_000, _AAC_RATES),
     "flac": Format("audio/flac", "flac", "flac"),
     "wav": Format("audio/wav"),
-    "pcm": Format("audio/pcm"),
-    "pcm16": Format("audio/pcm"),
+    "pcm": Format("audio/pcm", usual=PCM_RATE),
+    "pcm16": Format("audio/pcm", usual=PCM_RATE),
+    "pcmu": Format("audio/pcmu", usual=LAW_RATE, law="pcmu"),
+    "pcma": Format("audio/pcma", usual=LAW_RATE, law="pcma"),
 }
+"""Those without a header have a usual rate."""
 
 
-def media_type(name: str) -> str:
-    """Return the content type of a format."""
-    return FORMATS[name].media_type + (f";rate={PCM_RATE};channels=1" if name in ("pcm", "pcm16") else "")
+def media_type(name: str, rate: int | None = None) -> str:
+    """Return the content type of a format. ``rate``: what a client has asked for."""
+    form = FORMATS[name]
+    return form.media_type + (f";rate={rate or form.usual};channels=1" if form.usual else "")
+
+
+def check_rate(name: str, rate: int | None, where: str) -> None:
+    """Check the sample rate that a client has asked for; ``where`` is its path.
+
+    Raises:
+        ApiError: 400, the codec of the format has no such rate.
+    """
+    rates = FORMATS[name].rates
+    if rate is not None and rates and rate not in rates:
+        known = ", ".join(f"{each:,}" for each in rates if each <= 48_000)
+        raise invalid(f"{where}: {name} has no {rate:,} Hz; it has {known}", where, "unsupported_value")
 
 
 class Encoder(Protocol):
@@ -70,7 +103,7 @@ class Encoder(Protocol):
     def finish(self) -> bytes: ...
 
 
-def encoder(name: str, rate: int, *, live: bool, speed: float = 1.0) -> Encoder:
+def encoder(name: str, rate: int, *, live: bool, speed: float = 1.0, target: int | None = None) -> Encoder:
     """Return an encoder for one answer.
 
     Args:
@@ -78,22 +111,33 @@ def encoder(name: str, rate: int, *, live: bool, speed: float = 1.0) -> Encoder:
         rate: of the samples, in Hz.
         live: true for a stream; false if all bytes are sent at the end, with exact lengths in their headers.
         speed: 0.25 to 4; the pitch stays.
+        target: the sample rate of the answer, which :func:`check_rate` has checked; ``None``: the format's.
     """
     form = FORMATS[name]
+    out = target or form.usual or _nearest(rate, form.rates)
     made: Encoder
     if form.container:
-        made = _Container(form, rate, live=live)
+        made = _Container(form, out, live=live)
     elif name == "wav":
-        made = _Wav(rate, live=live)
+        made = _Wav(out, live=live)
+    elif form.law is not None:
+        made = _Law(form.law)
     else:
         made = _Pcm()
-        made = made if rate == PCM_RATE else _Resampled(made, rate, PCM_RATE)
+    made = made if out == rate else _Resampled(made, rate, out)
     return made if speed == 1.0 else _Stretched(made, rate, speed)
 
 
-def whole(name: str, pieces: list[Samples], rate: int, speed: float = 1.0) -> bytes:
+async def written(encoder: Encoder, sound: Samples) -> bytes:
+    """Return what an encoder makes of samples; of many, in a thread: a codec takes a hundredth of their time."""
+    if len(sound) < _MANY:
+        return encoder.write(sound)
+    return await asyncio.to_thread(encoder.write, sound)
+
+
+def whole(name: str, pieces: list[Samples], rate: int, target: int | None = None) -> bytes:
     """Return a whole file."""
-    made = encoder(name, rate, live=False, speed=speed)
+    made = encoder(name, rate, live=False, target=target)
     return b"".join([*(made.write(piece) for piece in pieces), made.finish()])
 
 
@@ -105,6 +149,17 @@ def pcm16(samples: Samples) -> bytes:
 class _Pcm:
     def write(self, samples: Samples) -> bytes:
         return pcm16(samples)
+
+    def finish(self) -> bytes:
+        return b""
+
+
+@frozen
+class _Law:
+    law: Law
+
+    def write(self, samples: Samples) -> bytes:
+        return to_law(np.frombuffer(pcm16(samples), "<i2"), self.law)
 
     def finish(self) -> bytes:
         return b""
@@ -184,9 +239,7 @@ class _Container:
         self._sink: _Sink | io.BytesIO = _Sink() if live else io.BytesIO()
         options = {"flush_packets": "1", **dict(form.live)} if live else {}
         self._file = av.open(self._sink, "w", format=form.container, options=options)
-        taken = _nearest(rate, form.rates)
-        self._least = 1 if taken == rate else rate // 100  # a resampler keeps a few samples for itself
-        self._stream = self._file.add_stream(form.codec, rate=taken)
+        self._stream = self._file.add_stream(form.codec, rate=rate)
         self._stream.layout = "mono"
         if form.bit_rate:
             self._stream.bit_rate = form.bit_rate
@@ -200,8 +253,8 @@ class _Container:
         return self._sink.take() if isinstance(self._sink, _Sink) else b""
 
     def finish(self) -> bytes:
-        if self._count < self._least:
-            self.write(np.zeros(self._least - self._count, np.float32))  # a container without a packet has no header
+        if not self._count:
+            self.write(np.zeros(1, np.float32))  # a container without a packet has no header
         self._file.mux(self._stream.encode(None))
         self._file.close()
         return self._sink.take() if isinstance(self._sink, _Sink) else self._sink.getvalue()
@@ -213,7 +266,7 @@ def _nearest(rate: int, rates: tuple[int, ...]) -> int:
 
 
 class _Resampled:
-    """Another sample rate, by a filter that goes on from piece to piece."""
+    """Another sample rate, by a filter that goes on from piece to piece: they together are the whole, resampled."""
 
     def __init__(self, inner: Encoder, rate: int, target: int) -> None:
         self._inner = inner

@@ -106,6 +106,7 @@ class Guard:
             nonlocal status
             if message["type"] == "websocket.accept":
                 status = 101
+                message["headers"] = [*message.get("headers", ()), *self._rates(scope, scope["omni.key"])]
             elif not status:
                 status = message.get("status", 403)
             await send(message)
@@ -133,6 +134,7 @@ class Guard:
                 added = [_NOSNIFF, (b"x-request-id", identity)]
                 if ignored:
                     added.append((HEADER, ", ".join(ignored).encode()))
+                added += self._rates(scope, key)
                 message["headers"] = [*headers, *(added[1:] if _NOSNIFF in headers else added)]
             await send(message)
 
@@ -204,6 +206,12 @@ class Guard:
             paths = " and ".join(CONVERSATIONS)
             raise ApiError(403, f"A short-lived key opens {paths} only.", code="insufficient_scope")
         return key
+
+    def _rates(self, scope: Scope, key: Key | None) -> list[tuple[bytes, bytes]]:
+        """Return what an answer tells of its key's limits per minute."""
+        if key is None or not route_path(scope).startswith("/v1/"):
+            return []
+        return self._server.admission.rate_headers(key)
 
     @property
     def asks_for_keys(self) -> bool:

@@ -12,10 +12,9 @@ from attrs import define
 
 from omni_serve.auth import Key, KeyLimits, KeyRing
 from omni_serve.errors import ApiError
-from omni_serve.fair_queue import Bucket, FairQueue
+from omni_serve.fair_queue import FairQueue
+from omni_serve.rate_limits import Budgets
 from omni_serve.settings import Settings
-
-_AUDIO_MARGIN = 0.001
 
 
 @define
@@ -23,14 +22,8 @@ class _Account:
     """The usage of a key so far, and the limits that it is measured by."""
 
     limits: KeyLimits
+    budgets: Budgets
     held: int = 0
-    requests: Bucket | None = None
-    audio: Bucket | None = None
-
-    def begin(self) -> None:
-        """Make the budgets anew."""
-        requests, audio = self.limits.requests_per_minute, self.limits.audio_seconds_per_minute
-        self.requests, self.audio = Bucket(requests) if requests else None, Bucket(audio) if audio else None
 
 
 class Admission:
@@ -98,15 +91,7 @@ class Admission:
         """
         if self.draining:
             raise self.shutting_down()
-        now, account = self._clock(), self._account(key)
-        limits = key.limits
-        if account.audio is not None and (wait := account.audio.wait(_AUDIO_MARGIN, now)):
-            raise ApiError(
-                429,
-                f"The key {key.name!r} may have {limits.audio_seconds_per_minute:g} seconds of speech a minute.",
-                code="rate_limit_exceeded",
-                retry_after=wait,
-            )
+        self.budgets(key).check(key.name, ("tokens", "audio-seconds"), self._clock())
         queued = self._settings.queued
         is_full = self._queue.waiting >= queued or self._queue.waiting_of(key.name) >= queued * self.key_share
         if is_full and (self._queue.running >= self._queue.room or self._queue.of_key[key.name] >= self._most_of_key):
@@ -124,23 +109,27 @@ class Admission:
         Raises:
             ApiError: 429, it has sent too many.
         """
-        now, account = self._clock(), self._account(key)
-        if account.requests is None:
-            return
-        if wait := account.requests.wait(1.0, now):
-            raise ApiError(
-                429,
-                f"The key {key.name!r} may send {key.limits.requests_per_minute:g} requests a minute.",
-                code="rate_limit_exceeded",
-                retry_after=wait,
-            )
-        account.requests.take(1.0, now)
+        now, budgets = self._clock(), self.budgets(key)
+        budgets.check(key.name, ("requests",), now)
+        budgets.take("requests", 1.0, now)
 
-    def charge(self, key: Key, audio_seconds: float) -> None:
-        """Count speech that was made for a key."""
-        account = self._account(key)
-        if account.audio is not None:
-            account.audio.take(audio_seconds, self._clock())
+    def charge(self, key: Key, tokens: int, audio_seconds: float) -> None:
+        """Count tokens, and sound that was made or written down, for a key."""
+        now, budgets = self._clock(), self.budgets(key)
+        budgets.take("tokens", tokens, now)
+        budgets.take("audio-seconds", audio_seconds, now)
+
+    def budgets(self, key: Key) -> Budgets:
+        """Return what is left of a key's limits per minute."""
+        return self._account(key).budgets
+
+    def rate_headers(self, key: Key) -> list[tuple[bytes, bytes]]:
+        """Return the headers that tell it."""
+        return self.budgets(key).headers(self._clock())
+
+    def rate_limits(self, key: Key) -> list[dict[str, Any]]:
+        """Return the same for an event of a session."""
+        return self.budgets(key).as_event(self._clock())
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and wait for the running ones. Returns false if some still run after ``seconds``."""
@@ -162,11 +151,9 @@ class Admission:
     def _account(self, key: Key) -> _Account:
         account = self._accounts.get(key.name)
         if account is None:
-            account = self._accounts[key.name] = _Account(key.limits)
-            account.begin()
+            account = self._accounts[key.name] = _Account(key.limits, Budgets.of(key.limits))
         elif account.limits is not key.limits and account.limits != key.limits:  # the file of keys was read again
-            account.limits = key.limits
-            account.begin()
+            account.limits, account.budgets = key.limits, Budgets.of(key.limits)
         return account
 
     @property

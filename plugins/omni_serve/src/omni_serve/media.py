@@ -256,14 +256,16 @@ async def uploaded_sound(file: UploadFile, field: str, most_mib: float) -> bytes
         ApiError: 413, it is larger; 400, it is empty.
     """
     data = await upload(file, field, most_mib)
-    if is_pcm(file.filename or "", file.content_type or ""):
-        return wav_header(PCM_RATE, len(data)) + data
-    return data
+    rate = pcm_rate(file.filename or "", file.content_type or "")
+    return data if rate is None else wav_header(rate, len(data)) + data
 
 
-def is_pcm(name: str, kind: str) -> bool:
-    """Return whether an uploaded file is PCM, by its name or its type."""
-    return kind.startswith("audio/pcm") or name.lower().endswith(".pcm")
+def pcm_rate(name: str, kind: str) -> int | None:
+    """Return the sample rate of an uploaded file that is PCM by its name or its type, which may tell it (``audio/pcm;rate=16000``)."""
+    if not (kind.partition(";")[0].strip() == "audio/pcm" or name.lower().endswith(".pcm")):
+        return None
+    told = re.search(r";\s*rate=(\d{4,5})\s*(;|$)", kind)
+    return int(told[1]) if told else PCM_RATE
 
 
 def check_sound(data: bytes, where: str, limits: Limits, least_seconds: float = 0.0) -> None:

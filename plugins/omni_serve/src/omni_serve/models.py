@@ -9,7 +9,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.api import TEXT
 from omni_serve.bodies import json_response
 from omni_serve.encoders import FORMATS
 from omni_serve.pictures import FORMATS as FORMATS_WITH_LOSS
@@ -55,7 +54,7 @@ def model_object(server: Server, name: str) -> dict[str, Any]:
 def capabilities(server: Server) -> dict[str, Any]:
     """Return what the pipeline offers."""
     interface = server.interface
-    speech = _by("speech", "direct" if "audio" in interface.outputs and TEXT not in interface.roles else None, server)
+    speech = _by("speech", "direct" if interface.speaks_texts else None, server)
     found: dict[str, Any] = {
         "inputs": [each for each in interface.inputs if each != "reference"],
         "input_streams": interface.input_streams,

@@ -120,15 +120,21 @@ class Parameters:
 
 
 class ParameterNames:
-    """The names that a pipeline's interface, OpenAI and we have for parameters; made once per server."""
+    """The names that a pipeline's interface, OpenAI and we have for parameters; made once per server.
 
-    def __init__(self, config: PipelineConfig) -> None:
+    Args:
+        role: whose parameters are given without a group; ``None``: those of the stage that writes the text, or of the only one.
+    """
+
+    def __init__(self, config: PipelineConfig, role: str | None = None) -> None:
         interface = config.interface or Interface()
         self._groups = {group.name: group for group in interface.groups}
         by_role = {group.role: group.name for group in reversed(interface.groups)}
         stages = {stage: by_role[role] for role, stage in interface.roles.items() if role in by_role}
         self._group_of = {**by_role, **stages, **{name: name for name in self._groups}}
-        plain = interface.plain_group.parameters if interface.plain_group is not None else []
+        self._into = by_role.get(role) if role is not None else None
+        group = self._groups[self._into] if self._into is not None else interface.plain_group
+        plain = group.parameters if group is not None else []
         self._whole = {name for each in interface.params for name in each.names}
         seeded = any(each.name == SEED for each in interface.params) or any(
             each.name == SEED for group in interface.groups for each in group.parameters
@@ -182,10 +188,13 @@ class ParameterNames:
                 continue
             if name in LENGTHS and self._length is not None:
                 # All of them are bounds, so that the smallest keeps the others.
-                most = checked_value(self._length, value, name)
-                params[self._length.name] = min(most, params.get(self._length.name, most))
-            elif name in self._params:
+                most, group = checked_value(self._length, value, name), self._group(params)
+                group[self._length.name] = min(most, group.get(self._length.name, most))
+            elif name in self._whole or name == SEED:
                 params[name] = value
+            elif name in self._params:
+                if self._group(params).setdefault(name, value) != value:
+                    raise invalid(f"{name}: given twice, here and in {_OF_STAGES}", name, "invalid_value")
             elif name == _OF_STAGES:
                 self._stages(value, params)
             elif name == _OF_MEDIA:
@@ -199,6 +208,11 @@ class ParameterNames:
             else:
                 ignore_parameter(name, value, [*self._params, *self._metadata, *fields], neutral)
         return Parameters(params, metadata)
+
+    def _group(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return where parameters are put that come without a group."""
+        found: dict[str, Any] = params if self._into is None else params.setdefault(self._into, {})
+        return found
 
     def _stages(self, value: Any, params: dict[str, Any]) -> None:
         """Take ``{"thinker": {...}}``: parameters by group, by stage or by role."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from attrs import define, field
 from starlette.requests import HTTPConnection
 
-from omni_core.api import Interface, OmniError, OmniRequest, PipelineConfig, did_you_mean, shown
+from omni_core.api import SPEECH, Interface, OmniError, OmniRequest, PipelineConfig, did_you_mean, shown
 from omni_core.runtime_api import Change, StreamEvent, message_of
 from omni_serve.auth import Key, KeyRing
 from omni_serve.body_budget import BodyBudget
@@ -72,7 +72,11 @@ class ServedPipe(Protocol):
 
 @define(eq=False)
 class Server:
-    """One served pipeline."""
+    """One served pipeline.
+
+    Attributes:
+        speech_parameters: of requests that a pipeline which also answers only speaks.
+    """
 
     pipe: ServedPipe
     settings: Settings
@@ -88,6 +92,7 @@ class Server:
     voices: VoiceStore | None
     interface: Interface
     parameters: ParameterNames
+    speech_parameters: ParameterNames
     model: str
     created: int = field(factory=lambda: int(time.time()))
     warm: bool = False
@@ -121,6 +126,7 @@ class Server:
             voices=VoiceStore(settings.voices_dir) if settings.voices_dir is not None else None,
             interface=config.interface or Interface(),
             parameters=ParameterNames(config),
+            speech_parameters=ParameterNames(config, SPEECH),
             model=settings.model or config.name or Path(config.model_path).name,
             realtime=OpenSessions(Room(int(settings.realtime.memory_mib * 2**20))),
         )

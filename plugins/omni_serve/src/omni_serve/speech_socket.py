@@ -2,7 +2,8 @@
 
 The client sends ``session.config`` with the options of ``/v1/audio/speech``, then ``input.text`` as often as it likes, then
 ``input.done``. The server answers ``session.started``, for each sentence ``audio.start``, binary frames and ``audio.done``, and at the
-end ``session.done``. All frames together are one file. ``error`` ends the session.
+end ``session.done``. All frames together are one file. ``error`` ends the session. With ``timestamps: "word"``, or ``word_timestamps``,
+each frame is an ``audio.chunk`` with base64 sound and the words that end in it or before it, with milliseconds from ``audio.start``.
 
 To a pipeline that takes text as a stream the pieces go as they come, in one request: then there is one ``audio.start``, without the text
 of a sentence, and one ``audio.done``.
@@ -19,7 +20,6 @@ from starlette.websockets import WebSocket
 
 from omni_core.api import SentenceCutter, did_you_mean, shown
 from omni_serve.auth import subprotocol
-from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import collect
 from omni_serve.json_input import check_text, read_event
@@ -27,6 +27,7 @@ from omni_serve.live_input import LiveInput, text_input
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.sockets import ended, sent
 from omni_serve.speech import Speaker, SpeechOptions
+from omni_serve.word_times import chunk
 
 router = APIRouter()
 
@@ -104,13 +105,13 @@ class _Session:
         await self._tell(
             "session.started",
             response_format=options.response_format,
-            media_type=media_type(options.response_format),
+            media_type=speaker.media_type,
             **({"streams": True} if speaker.streams else {}),
             **({"x_omni_ignored": list(ignored)} if ignored else {}),
         )
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read())
-            await self._speak(speaker)
+            await self._speak(speaker, bool(options.words))
             reading.cancel()
 
     async def _read(self) -> None:
@@ -146,20 +147,29 @@ class _Session:
             with suppress(KeyError):  # a binary message
                 await self._socket.receive_text()
 
-    async def _speak(self, speaker: Speaker) -> None:
-        count = 0
+    async def _speak(self, speaker: Speaker, tells_words: bool) -> None:
+        count = chunks = 0
         while (sentence := await self._sentences.get()) is not None:
             await self._tell("audio.start", sentence_index=count, sentence_text=sentence)
-            total = 0
+            total = chunks = 0
             call = speaker.call(sentence) if self._text is None else speaker.open(self._text)
             async with aclosing(speaker.encoded(call, last=False)) as pieces:
                 async for piece in pieces:
                     total += len(piece)
-                    await sent(self._socket.send_bytes(piece))
+                    if tells_words:
+                        await self._tell(
+                            "audio.chunk", sentence_index=count, **chunk(chunks, piece, speaker.words.take())
+                        )
+                        chunks += 1
+                    else:
+                        await sent(self._socket.send_bytes(piece))
             await self._tell("audio.done", sentence_index=count, total_bytes=total)
             count += 1
         if rest := speaker.finish():
-            await sent(self._socket.send_bytes(rest))
+            if tells_words:
+                await self._tell("audio.chunk", sentence_index=max(0, count - 1), **chunk(chunks, rest, []))
+            else:
+                await sent(self._socket.send_bytes(rest))
         await self._tell("session.done", total_sentences=count)
 
     async def _tell(self, kind: str, **fields: Any) -> None:

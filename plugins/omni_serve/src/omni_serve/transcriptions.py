@@ -55,6 +55,7 @@ async def create_transcription(request: Request) -> Response:
     data, seconds = await _recording(server, form)
     omni = transcription_request(server, data, asked.given)
     call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=request.scope["omni.body"])
+    call.heard_seconds = seconds or 0.0
     if asked.stream:
         return Stream(_events(call), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
     with placed(_PLACES):
@@ -64,7 +65,7 @@ async def create_transcription(request: Request) -> Response:
     if asked.format == "text":
         return PlainTextResponse(text + "\n")
     if asked.format == "json":
-        return json_response({"text": text, "usage": of_transcript(call.usage)})
+        return json_response({"text": text, "usage": of_transcript(call.usage, call.heard)})
     if asked.format in _SUBTITLES:
         return PlainTextResponse(_subtitles(call.transcript.segments if call.transcript else [], asked.format))
     return json_response({"text": text, **_verbose(call.transcript or Transcript(text), asked, seconds)})

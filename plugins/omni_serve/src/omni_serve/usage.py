@@ -25,7 +25,11 @@ def of_chat(usage: Mapping[str, int]) -> dict[str, Any]:
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
         "prompt_tokens_details": {"audio_tokens": heard, "cached_tokens": 0},
-        "completion_tokens_details": {"audio_tokens": spoken, "reasoning_tokens": usage.get("reasoning_tokens", 0)},
+        "completion_tokens_details": {
+            "audio_tokens": spoken,
+            "text_tokens": answer - spoken,
+            "reasoning_tokens": usage.get("reasoning_tokens", 0),
+        },
     }
 
 
@@ -44,9 +48,11 @@ def of_response(usage: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def of_transcript(usage: Mapping[str, int]) -> dict[str, Any]:
-    """Return the usage of a transcript."""
-    prompt, heard, _, _ = _counts(usage)
+def of_transcript(usage: Mapping[str, int], seconds: float | None = None) -> dict[str, Any]:
+    """Return the usage of a transcript: its tokens; the seconds of its recording, if they are given and the pipeline counts no tokens."""
+    prompt, heard, answer, _ = _counts(usage)
+    if seconds and not prompt + answer:
+        return {"type": "duration", "seconds": seconds}
     details = {"audio_tokens": heard, "text_tokens": prompt - heard}
     return {"type": "tokens", **of_tokens(usage), "input_token_details": details}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from omni_core.api import (
     TRANSCRIPTION,
+    WORD_TIMES,
     AudioChunk,
     AudioResult,
     Interface,
@@ -40,7 +41,8 @@ def check_outputs(events: Iterable[StreamEvent], interface: Interface | None, re
                 if stage == writer or isinstance(result, Transcript):
                     check_transcript(chunks, result, _timestamps(interface, request))
                 elif isinstance(result, AudioResult):
-                    check_sound(chunks, result, None if interface is None else interface.sample_rate)
+                    rate = None if interface is None else interface.sample_rate
+                    check_sound(chunks, result, rate, _tells_words(interface, request))
             except AssertionError as error:
                 raise AssertionError(f"stage {stage!r}: {error}") from None
 
@@ -50,6 +52,14 @@ def _timestamps(interface: Interface | None, request: OmniRequest) -> str:
     groups = [each.name for each in interface.groups if each.role == TRANSCRIPTION] if interface is not None else []
     places = [request.params, *(request.params.get(name) or {} for name in groups)]
     return next((str(each["timestamps"]) for each in places if "timestamps" in each), "none")
+
+
+def _tells_words(interface: Interface | None, request: OmniRequest) -> bool:
+    """Return if a request's sound comes with the times of its words."""
+    if interface is None or not interface.word_times:
+        return False
+    always = all(each.name != WORD_TIMES.name for each in interface.params)
+    return always or request.params.get(WORD_TIMES.name) == "word"
 
 
 def check_transcript(chunks: Sequence[Any], result: Any, timestamps: str = "none") -> None:
@@ -82,11 +92,14 @@ def check_transcript(chunks: Sequence[Any], result: Any, timestamps: str = "none
     _check_times("words", result.words, result.duration)
 
 
-def check_sound(chunks: Sequence[Any], result: AudioResult, declared: int | None = None) -> None:
+def check_sound(
+    chunks: Sequence[Any], result: AudioResult, declared: int | None = None, tells_words: bool = False
+) -> None:
     """Check a sound and the chunks that were streamed before it.
 
     Args:
         declared: the sample rate of the pipeline's interface.
+        tells_words: the times of its words are told, as the interface declares.
 
     Raises:
         AssertionError: what is wrong.
@@ -100,10 +113,11 @@ def check_sound(chunks: Sequence[Any], result: AudioResult, declared: int | None
         streamed, whole = sum(len(each.samples) for each in chunks), len(result.samples)
         assert streamed == whole, f"the chunks have {streamed} samples, the result {whole}"
         words = [word for each in chunks for word in each.words]
-        assert words in ([], result.words), "the words of the chunks are not those of the result"
+        assert words == result.words[: len(words)], "the words of the chunks are not the first of the result's"
     starts = [each.start for each in chunks if each.start is not None]
     for one, other in pairwise([0.0, *starts]):
         assert one <= other, f"start: a chunk begins at {other} s, after one at {one} s"
+    assert result.words or not (tells_words and len(result.samples)), "word_times is declared: there are no words"
     _check_times("words", result.words, len(result.samples) / rate)
 
 

@@ -84,9 +84,10 @@ if TYPE_CHECKING:
     from omni_torch.placement.devices import device_of, place
     from omni_torch.placement.pipeline_options import DTYPES, check_options
     from omni_torch.placement.work import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
+    from omni_torch.processes.freed_memory import return_freed_memory
     from omni_torch.processes.tensor_parallel import ALONE, Part, TensorParallel, random_of
     from omni_torch.quantization.coded_weights import UNIT
-    from omni_torch.quantization.packed_linear import Pack, pack, pack_decoder, pack_linears, return_freed_memory
+    from omni_torch.quantization.packed_linear import Pack, pack, pack_decoder, pack_linears
     from omni_torch.quantization.quantized_checkpoints import SCALES, VALUES, open_checkpoint
     from omni_torch.quantization.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear, quantize_for
     from omni_torch.quantization.scaled_linear import ScaledLinear
@@ -182,7 +183,8 @@ _HOMES = {
     "omni_torch.placement.work": "Ask DecoderWork PassWork PipelineWorks StageWork Work sound_decoder",
     "omni_torch.processes.tensor_parallel": "ALONE Part TensorParallel random_of",
     "omni_torch.quantization.coded_weights": "UNIT",
-    "omni_torch.quantization.packed_linear": "Pack pack pack_decoder pack_linears return_freed_memory",
+    "omni_torch.quantization.packed_linear": "Pack pack pack_decoder pack_linears",
+    "omni_torch.processes.freed_memory": "return_freed_memory",
     "omni_torch.quantization.quantized_checkpoints": "SCALES VALUES open_checkpoint",
     "omni_torch.quantization.quantized_linear": "Int4Linear Int4WeightLinear Int8GroupsLinear quantize_for",
     "omni_torch.quantization.scaled_linear": "ScaledLinear",

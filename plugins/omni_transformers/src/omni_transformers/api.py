@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from omni_core.api import exports
 
 if TYPE_CHECKING:
+    from omni_transformers.align.declaration import aligner_stage
     from omni_transformers.calls.choice import Loop
     from omni_transformers.calls.lines import in_turns
     from omni_transformers.checkpoints import Source
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from omni_transformers.speak.turns import Frames, report, report_results, reported, turn_after
 
 __all__ = [
-    # Light: the component, and what a checkpoint offers
-    "AdapterComponent", "Given", "Offer", "Source", "Speaks",
+    # Light: the component, what a checkpoint offers, and the stage behind a voice that finds when words are heard
+    "AdapterComponent", "Given", "Offer", "Source", "Speaks", "aligner_stage",
     # Models, loaded from a folder
     "generation_config", "load_model", "load_processor",
     # Requests in turns
@@ -31,6 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
+    "omni_transformers.align.declaration": "aligner_stage",
     "omni_transformers.calls.choice": "Loop",
     "omni_transformers.calls.lines": "in_turns",
     "omni_transformers.checkpoints": "Source",

@@ -23,6 +23,7 @@ OPTIONS = {
     "max_audio_seconds": "longest recording",
     "live_step": "seconds of new sound after which a recogniser that reads windows writes a live one down again; 1 by default",
     "vocoder": "folder or hub id of the vocoder or codec, of a model that has it in a checkpoint of its own",
+    "aligner": "folder or hub id of a CTC recogniser that finds when the words of the speech are heard, of a model that does not know it",
     "voices": "folder of voices, a file for each, in place of the checkpoint's own",
 }
 
@@ -38,6 +39,7 @@ class Options(TypedDict, total=False):
     live_step: float
     vocoder: str
     voices: str
+    aligner: str
 
 
 @frozen
@@ -52,16 +54,17 @@ class Given:
     live_step: float | None = None
     vocoder: str | None = None
     voices: str | None = None
+    aligner: str | None = None
 
     @property
     def network(self) -> dict[str, Any]:
         """``factory_args`` of a stage that loads the model."""
         return {"dtype": self.dtype}
 
-    def stage(self, name: str, **fields: Any) -> StageConfig:
-        """Return a stage; all share a process, and the model that is loaded there; all of a run share the imports."""
+    def stage(self, name: str, process: str = "model", **fields: Any) -> StageConfig:
+        """Return a stage; by default all share a process, and the model that is loaded there; all of a run share the imports."""
         module = (fields.get("factory") or fields["model_runner"]).partition(":")[0]
-        return StageConfig(name=name, process="model", gpu=self.gpu, preload=[module], **fields)
+        return StageConfig(name=name, process=process, gpu=self.gpu, preload=[module], **fields)
 
 
 def checked(options: Options) -> Given:

@@ -16,7 +16,7 @@ from omni_transformers.checkpoints import Source, read
 from omni_transformers.gguf_files import is_gguf
 from omni_transformers.licences import forbids_commerce, licence_of
 from omni_transformers.options import Given, Options, checked
-from omni_transformers.speak.declaration import SPEAKERS
+from omni_transformers.speak.declaration import SPEAKERS, may_align
 from omni_transformers.words.recognisers import RECOGNISERS, reads_windows
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ _USED = {
     "live_step": lambda source: reads_windows(source.architecture),
     "vocoder": lambda source: source.architecture.kind == "speak",
     "voices": lambda source: source.architecture.kind == "speak",
+    "aligner": lambda source: source.architecture.kind == "speak" and may_align(source),
 }
 """Options that not every kind of model reads, and whether the one of a checkpoint does."""
 

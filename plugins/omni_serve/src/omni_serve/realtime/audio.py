@@ -15,6 +15,7 @@ from attrs import frozen
 from omni_media import reader
 from omni_serve.encoders import PCM_RATE, Encoder, Samples, encoder, pcm16, wav_header
 from omni_serve.errors import invalid
+from omni_serve.g711 import Law, from_law
 
 AudioType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 
@@ -24,10 +25,8 @@ INPUT_RATE = 16_000
 LEAST_MS = 100
 """The shortest recording that is taken, as by OpenAI."""
 
-LAW_RATE = 8_000
-"""Of G.711."""
 
-Codes = npt.NDArray[np.uint8]
+_LAWS: dict[AudioType, Law] = {"audio/pcmu": "pcmu", "audio/pcma": "pcma"}
 
 
 @frozen
@@ -38,47 +37,13 @@ class Wire:
     rate: int = PCM_RATE
 
     @property
-    def is_pcm(self) -> bool:
-        """Return if it is PCM."""
-        return self.type == "audio/pcm"
+    def law(self) -> Law | None:
+        """Return the law of G.711; ``None``: it is PCM."""
+        return None if self.type == "audio/pcm" else _LAWS[self.type]
 
     def milliseconds(self, size: int) -> float:
         """Return the length of ``size`` bytes."""
-        return size * 1000 / (self.rate * (2 if self.is_pcm else 1))
-
-
-def _mu_law() -> npt.NDArray[np.int16]:
-    """Return the sample of each byte of G.711 mu-law."""
-    code = ~np.arange(256, dtype=np.uint8)
-    magnitude = ((((code & 0x0F).astype(np.int32) << 3) + 0x84) << ((code & 0x70) >> 4).astype(np.int32)) - 0x84
-    return np.where(code & 0x80, -magnitude, magnitude).astype(np.int16)
-
-
-def _a_law() -> npt.NDArray[np.int16]:
-    """Return the sample of each byte of G.711 A-law."""
-    code = np.arange(256, dtype=np.uint8) ^ 0x55
-    exponent = ((code & 0x70) >> 4).astype(np.int32)
-    step = (code & 0x0F).astype(np.int32) << 4
-    magnitude = np.where(exponent == 0, step + 8, (step + 0x108) << np.maximum(exponent - 1, 0))
-    return np.where(code & 0x80, magnitude, -magnitude).astype(np.int16)
-
-
-_TABLES = {"audio/pcmu": _mu_law(), "audio/pcma": _a_law()}
-_ORDERS = {kind: np.argsort(table, kind="stable").astype(np.uint8) for kind, table in _TABLES.items()}
-_MIDDLES = {
-    kind: (table[_ORDERS[kind]][1:].astype(np.int32) + table[_ORDERS[kind]][:-1].astype(np.int32)) / 2
-    for kind, table in _TABLES.items()
-}
-
-
-def to_law(samples: npt.NDArray[np.int16], kind: AudioType) -> bytes:
-    """Return 16-bit samples as G.711, each as the byte of the nearest sample."""
-    return bytes(_ORDERS[kind][np.searchsorted(_MIDDLES[kind], samples)].tobytes())
-
-
-def from_law(data: bytes, kind: AudioType) -> npt.NDArray[np.int16]:
-    """Return the samples of G.711."""
-    return _TABLES[kind][np.frombuffer(data, np.uint8)]
+        return size * 1000 / (self.rate * (2 if self.law is None else 1))
 
 
 def from_base64(text: str, where: str) -> bytes:
@@ -106,13 +71,13 @@ class InputAudio:
 
     def write(self, data: bytes) -> Samples:
         """Return the samples that are ready. Half a sample waits for its other half."""
-        if self.wire.is_pcm:
+        if self.wire.law is None:
             data = self._odd + data
             whole = len(data) - len(data) % 2
             self._odd = data[whole:]
             samples: npt.NDArray[np.int16] = np.frombuffer(data[:whole], "<i2")
         else:
-            samples = from_law(data, self.wire.type)
+            samples = from_law(data, self.wire.law)
         made: Samples = self._stream.resample_chunk(samples.astype(np.float32) / 32768.0)
         return made
 
@@ -124,33 +89,14 @@ class InputAudio:
         return rest
 
 
-class OutputAudio:
-    """Encodes the speech of one reply.
+def output_audio(wire: Wire, rate: int, speed: float = 1.0) -> Encoder:
+    """Return the encoder of the speech of one reply.
 
     Args:
         rate: of the samples that come.
         speed: 0.25 to 1.5; the pitch stays.
     """
-
-    def __init__(self, wire: Wire, rate: int, speed: float = 1.0) -> None:
-        self._wire = wire
-        self._pcm: Encoder = encoder("pcm16", rate, live=True, speed=speed)
-        self._stream = soxr.ResampleStream(PCM_RATE, wire.rate, 1, dtype="float32")
-
-    def write(self, samples: Samples) -> bytes:
-        """Return the bytes that are ready."""
-        return self._converted(self._pcm.write(samples), last=False)
-
-    def finish(self) -> bytes:
-        """Return the rest."""
-        return self._converted(self._pcm.finish(), last=True)
-
-    def _converted(self, data: bytes, *, last: bool) -> bytes:
-        if self._wire.rate == PCM_RATE:
-            return data
-        samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
-        pcm = pcm16(self._stream.resample_chunk(samples, last=last))
-        return pcm if self._wire.is_pcm else to_law(np.frombuffer(pcm, "<i2"), self._wire.type)
+    return encoder(wire.law or "pcm", rate, live=True, speed=speed, target=wire.rate)
 
 
 def wav(samples: Samples) -> bytes:
@@ -162,5 +108,5 @@ def wav(samples: Samples) -> bytes:
 def from_wav(data: bytes, wire: Wire) -> bytes:
     """Return a recording that is kept in the format of the wire."""
     samples = np.frombuffer(data[len(wav_header(INPUT_RATE, 0)) :], "<i2").astype(np.float32) / 32768.0
-    out = OutputAudio(wire, INPUT_RATE)
+    out = output_audio(wire, INPUT_RATE)
     return out.write(samples) + out.finish()

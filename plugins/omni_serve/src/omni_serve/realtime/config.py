@@ -14,12 +14,13 @@ from attrs import frozen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from omni_core.api import did_you_mean, shown
-from omni_serve.encoders import PCM_RATE
+from omni_serve.encoders import PCM_RATE, SampleRate
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.g711 import LAW_RATE
 from omni_serve.ignored import check_unknown, ignore
 from omni_serve.parameters import ignore_parameter
 from omni_serve.realtime import beta
-from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire
+from omni_serve.realtime.audio import AudioType, Wire
 
 READ_ONLY = ("id", "object", "expires_at")
 """Fields of a session object that clients send back as they got them."""
@@ -31,30 +32,26 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-RATES: dict[AudioType, int] = {"audio/pcm": PCM_RATE, "audio/pcmu": LAW_RATE, "audio/pcma": LAW_RATE}
-"""The rates of the Realtime API."""
-
-
 class Format(Fields):
-    """A format of sound on the wire."""
+    """A format of sound on the wire. PCM has any rate, where the Realtime API has 24 kHz only."""
 
     type: AudioType
-    rate: int | None = None
+    rate: SampleRate | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Format:
-        if self.rate not in (None, RATES[self.type]):
-            raise ValueError(f"the rate of {self.type} is {RATES[self.type]}")
+        if self.type != "audio/pcm" and self.rate not in (None, LAW_RATE):
+            raise ValueError(f"the rate of {self.type} is {LAW_RATE}")
         return self
 
     @property
     def wire(self) -> Wire:
         """Return the format."""
-        return Wire(self.type, self.rate or RATES[self.type])
+        return Wire(self.type, self.rate or (PCM_RATE if self.type == "audio/pcm" else LAW_RATE))
 
     def shown(self) -> dict[str, Any]:
         """Return it as clients know it."""
-        return {"type": self.type, "rate": self.wire.rate} if self.wire.is_pcm else {"type": self.type}
+        return {"type": self.type, "rate": self.wire.rate} if self.wire.law is None else {"type": self.type}
 
 
 PCM = Format(type="audio/pcm", rate=24_000)
@@ -72,6 +69,9 @@ class ServerVad(Fields):
 
 
 SERVER_VAD = ServerVad(type="server_vad")
+
+_VALUES = ("format", "voice")
+"""Objects that are replaced and refused as a whole."""
 
 _OF_REPLIES = ("create_response", "interrupt_response")
 """Its fields that a session without replies has not."""
@@ -99,6 +99,12 @@ class AudioOutput(Fields):
     format: Format = PCM
     voice: str | dict[str, Any] | None = None
     speed: float = Field(default=1.0, ge=0.25, le=1.5)
+    timestamps: Literal["none", "word"] | None = None
+
+    @property
+    def tells_words(self) -> bool:
+        """Return if the times of the words are told."""
+        return self.timestamps == "word"
 
 
 class Audio(Fields):
@@ -325,8 +331,9 @@ _MOST_ERRORS = 16
 
 
 def _without(patch: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
-    """Return the patch without the field at a path, or without the object that lacks it."""
+    """Return the patch without the field at a path, without the object that lacks it, or without the one value that has it."""
     name, *rest = path or [""]
+    rest = [] if name in _VALUES else rest
     made = {key: value for key, value in patch.items() if key != name}
     inner = patch.get(name)
     if rest and isinstance(inner, dict) and rest[0] in inner:
@@ -379,7 +386,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(old)
     for name, value in new.items():
         before = made.get(name)
-        if isinstance(before, dict) and isinstance(value, dict) and name not in ("format", "voice"):
+        if isinstance(before, dict) and isinstance(value, dict) and name not in _VALUES:
             made[name] = _merged(before, value)
         else:
             made[name] = value

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import define, field
 
-from omni_core.api import shown
+from omni_core.api import Word, shown
 from omni_serve.conversations import Messages, add_call, add_result, add_texts
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
@@ -53,6 +54,7 @@ class Part:
         whole: it has been made to its end.
         heard_ms: how much of it the user has heard; ``None``: all.
         frames: of a turn, beside its recording.
+        words: of a speech, those that are known with their times in it.
     """
 
     type: str
@@ -62,11 +64,13 @@ class Part:
     whole: bool = False
     heard_ms: float | None = None
     frames: list[Frame] = field(factory=list, repr=False)
+    words: list[Word] = field(factory=list, repr=False)
 
     @property
     def size(self) -> int:
         """Bytes that it takes."""
-        return len(self.data) + len(self.text or "") + sum(len(frame.data) for frame in self.frames) + 400
+        seen, said = sum(len(frame.data) for frame in self.frames), 100 * len(self.words)
+        return len(self.data) + len(self.text or "") + seen + said + 400
 
     @property
     def heard(self) -> str:
@@ -74,6 +78,8 @@ class Part:
         text = self.text or ""
         if self.heard_ms is None:
             return text
+        if self.words:
+            return _until(text, self.words, self.heard_ms / 1000)
         total = self.audio_ms if self.whole else max(self.audio_ms, len(text) * _CHARACTER_MS)
         cut = round(len(text) * min(1.0, self.heard_ms / total)) if total else 0
         if cut >= len(text) or text[cut : cut + 1].isspace():
@@ -92,6 +98,18 @@ class Part:
         if audio is not None and self.data:
             made["audio"] = base64.b64encode(from_wav(self.data, audio)).decode()
         return made
+
+
+def _until(text: str, words: Sequence[Word], seconds: float) -> str:
+    """Return a text up to the last of its words that ends by a time, with the marks behind it."""
+    end = 0
+    for word in words:
+        at = text.find(word.text, end) if word.end <= seconds else -1
+        if at < 0:
+            break
+        end = at + len(word.text)
+    marks = re.match(r"[^\w\s]*", text[end:]) if end else None
+    return text[: end + (marks.end() if marks else 0)]
 
 
 @define(eq=False)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import define, field
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from omni_core.api import did_you_mean, shown
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.ignored import check_fields, collect
 from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import (
-    RATES,
+    PCM,
     AudioInput,
     AudioOutput,
     Fields,
@@ -57,17 +57,6 @@ _ELSEWHERE = frozenset(
 )
 
 
-class LiveFormat(Format):
-    """A format; of PCM, two rates."""
-
-    @model_validator(mode="after")
-    def _check(self) -> LiveFormat:
-        allowed = (16_000, 24_000) if self.type == "audio/pcm" else (RATES[self.type],)
-        if self.rate is not None and self.rate not in allowed:
-            raise ValueError(f"the rate of {self.type} is {' or '.join(map(str, allowed))}")
-        return self
-
-
 class LiveOutput(Fields):
     """The voice of speech."""
 
@@ -77,7 +66,7 @@ class LiveOutput(Fields):
 class LiveAudio(Fields):
     """One format, for both directions."""
 
-    format: LiveFormat = LiveFormat(type="audio/pcm", rate=24_000)
+    format: Format = PCM
     output: LiveOutput = LiveOutput()
 
 

@@ -118,7 +118,7 @@ class LiveConnection(Connection):
 
     async def _play(self) -> None:
         wire = self._live.asked.audio.format.wire
-        step = int(wire.rate * PIECE) * (2 if wire.is_pcm else 1)
+        step = int(wire.rate * PIECE) * (2 if wire.law is None else 1)
         while True:
             data, answer = await self._speech.get(), self._answer
             for start in range(0, len(data), step):

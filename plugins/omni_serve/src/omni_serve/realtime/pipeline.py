@@ -25,6 +25,7 @@ from omni_serve.recognition import has_recogniser, listens, parameters_of, trans
 from omni_serve.server import Server
 from omni_serve.tools import ANY
 from omni_serve.voice_names import apply_voice
+from omni_serve.word_times import ask_for_words
 
 FRAME_WAIT = 1.0
 """Seconds that a frame may wait for room in which it is decoded."""
@@ -49,6 +50,8 @@ def offer_of(server: Server, key: Key) -> Offer:
                 elif value:
                     ignore_parameter(name, value, declared, where=path)
         server.parameters.read(_parameters(config))
+        if config.speaks and config.audio.output.tells_words:
+            ask_for_words(interface, {}, f"{where}.audio.output.timestamps")
         apply_voice(server, key, config.audio.output.voice, {}, {}, f"{where}.audio.output.voice")
 
     return Offer(
@@ -96,6 +99,8 @@ class Turns:
                 inputs["tool_choice"] = config.tool_choice.name if isinstance(config.tool_choice, NamedTool) else ANY
         if config.speaks:
             server.parameters.pace(parameters.params, config.audio.output.speed, "audio.output.speed")
+            if config.audio.output.tells_words:
+                ask_for_words(server.interface, parameters.params, "audio.output.timestamps")
             voice = config.audio.output.voice
             apply_voice(server, self.key, voice, inputs, parameters.metadata, "audio.output.voice")
         server.stay(self.session, parameters.metadata)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from attrs import define, field
 
-from omni_serve.encoders import Samples
-from omni_serve.realtime.audio import OutputAudio
+from omni_core.api import Word
+from omni_serve.encoders import Encoder, Samples
+from omni_serve.realtime.audio import output_audio
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.items import Item, Part
 from omni_serve.tool_formats import ToolCall, ToolReader
 from omni_serve.usage import of_turn
+from omni_serve.word_times import scaled, shown
 
 Event = dict[str, Any]
 Status = Literal["completed", "cancelled", "incomplete", "failed"]
@@ -45,7 +47,7 @@ class Reply:
     item: Item | None = None
     output: list[Item] = field(factory=list)
     first_sound: float | None = None
-    _audio: OutputAudio | None = None
+    _audio: Encoder | None = None
     _odd: bytes = b""
 
     def created(self) -> list[Event]:
@@ -59,21 +61,27 @@ class Reply:
             text, calls = self.reader.feed(text)
         return [*self._said(text), *(event for call in calls for event in self._call(call))]
 
-    def sound(self, samples: Samples, rate: int, now: float) -> list[Event]:
-        """Take a piece of speech."""
+    def sound(self, samples: Samples, rate: int, now: float, words: Sequence[Word] = ()) -> list[Event]:
+        """Take a piece of speech, and the words that end in it or before it, with their times in the speech."""
         if not self.config.speaks:
             return []
         output = self.config.audio.output
         if self._audio is None:
-            self._audio = OutputAudio(output.format.wire, rate, self.speed)
+            self._audio = output_audio(output.format.wire, rate, self.speed)
         events = self._begin()
-        if self.first_sound is None:
+        if self.first_sound is None and len(samples):
             self.first_sound = now
         step = max(1, int(rate * PIECE_SECONDS))
         for start in range(0, len(samples), step):
             piece = np.ascontiguousarray(samples[start : start + step], np.float32)
             events += self._heard(self._audio.write(piece))
-        return events
+        return [*events, *self._told(scaled(words, self.speed))]
+
+    def _told(self, words: Sequence[Word]) -> list[Event]:
+        self._part.words += words
+        if not words or not self.config.audio.output.tells_words:
+            return []
+        return [{"type": "response.output_audio.words", **self._where, "words": shown(words)}]
 
     def end(
         self,

@@ -6,12 +6,13 @@ played yet is taken as not heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
 from pydantic import ValidationError
 
+from omni_core.api import Word
 from omni_serve.encoders import Samples
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.ignored import collect
@@ -116,10 +117,10 @@ class Session:
             self._do(self.reply.text(text))
         return self._take()
 
-    def sound(self, reply: str, samples: Samples, rate: int, now: float) -> list[Action]:
-        """Take a piece of a reply's speech."""
+    def sound(self, reply: str, samples: Samples, rate: int, now: float, words: Sequence[Word] = ()) -> list[Action]:
+        """Take a piece of a reply's speech, and the words that end in it or before it."""
         if self.reply is not None and self.reply.id == reply:
-            self._do(self.reply.sound(samples, rate, now))
+            self._do(self.reply.sound(samples, rate, now, words))
         return self._take()
 
     def finished(self, reply: str, now: float, usage: Mapping[str, int], reason: str = "stop") -> list[Action]:
@@ -379,8 +380,7 @@ class Session:
     def shown(self) -> dict[str, Any]:
         """Return the session as clients see it."""
         kind = "realtime.transcription_session" if self.config.transcribes_only else "realtime.session"
-        made = {"id": self.identity, "object": kind, **self.config.shown()}
-        return {**made, "expires_at": self.expires_at}
+        return {"id": self.identity, "object": kind, **self.config.shown(), "expires_at": self.expires_at}
 
     def _do(self, steps: Iterable[Step]) -> None:
         for step in steps:
@@ -393,9 +393,8 @@ class Session:
         self._actions.append(Send({"type": type, "event_id": self.ids("event"), **fields}))
 
     def _take(self) -> list[Action]:
-        kept = self._items_size + self._heard.size + 4 * self._transcripts.waiting
-        if kept != self._kept:
-            self.memory.add(self.key, kept - self._kept)
-            self._kept = kept
+        before, self._kept = self._kept, self._items_size + self._heard.size + 4 * self._transcripts.waiting
+        if before != self._kept:
+            self.memory.add(self.key, self._kept - before)
         taken, self._actions = self._actions, []
         return taken

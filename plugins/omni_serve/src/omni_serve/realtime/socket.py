@@ -222,12 +222,18 @@ class Connection:
                     if isinstance(piece, str):
                         self._perform(session.text(identity, piece))
                     else:
-                        self._perform(session.sound(identity, piece.samples, piece.rate, self._now()))
+                        self._perform(session.sound(identity, piece.samples, piece.rate, self._now(), piece.words))
                     await self._room.wait()
         except ApiError as error:
             self._perform(session.failed(identity, self._now(), error))
         else:
             self._perform(session.finished(identity, self._now(), call.usage, call.finish_reason))
+        self._tell_limits()
+
+    def _tell_limits(self) -> None:
+        """Tell the client what is left of its key's limits per minute, if it has any."""
+        if limits := self._server.admission.rate_limits(key_of(self._socket)):
+            self._emit({"type": "rate_limits.updated", "event_id": new_id("event"), "rate_limits": limits})
 
     def _listen(self, asked: Listen) -> None:
         """Begin to write down sound that is still coming. A stage that takes none of it for the length of a turn is stuck."""

@@ -25,13 +25,13 @@ from omni_torch.checkpoints import weight_cache
 from omni_torch.checkpoints.headers import LARGEST_HEADER, TensorInfo, main_dtype, read_header, shards
 from omni_torch.checkpoints.weight_files import Damaged, map_tensors, read_metadata, write_tensors
 from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear, few_rows_linear
+from omni_torch.processes.freed_memory import return_freed_memory
 from omni_torch.quantization.packed_linear import (
     Pack,
     keep,
     keep_bfloat16,
     pack_embeddings,
     pack_linears,
-    return_freed_memory,
 )
 
 logger = logging.getLogger(__name__)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import heapq
 import math
+import mmap
+import sys
 from collections import OrderedDict
+from contextlib import suppress
 
-import numpy as np
 import torch
 from attrs import define, field
 
 from omni_core.api import KVLayout
+from omni_torch.checkpoints.weight_files import HUGE_PAGE
 
 EVICTED_AT_ONCE = 16
 """Cached blocks evicted together: they were adjacent in one request, so the request that takes them gets adjacent blocks."""
@@ -175,10 +178,17 @@ class _Table:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return zeros. On a CPU they take memory as they are written to: torch would write every page first."""
-    if device.type != "cpu":
+    """Return zeros. On a CPU they take memory as they are written to: torch would write every page first. What is beyond the first 2 MiB
+    has pages of that size, which are faster; but of those a layer's first keys would take a whole one.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or not nbytes:
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux" and nbytes > HUGE_PAGE:
+        with suppress(OSError):  # a system without them
+            memory.madvise(mmap.MADV_HUGEPAGE, HUGE_PAGE, nbytes - HUGE_PAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class KVCache:

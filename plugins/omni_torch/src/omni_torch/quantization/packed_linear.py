@@ -6,7 +6,6 @@ third to a half of this one's (docs/performance.md), in float32 and in bfloat16.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from omni_torch.operations.few_rows import BFloat16Embedding, BFloat16Linear, FewRowsLinear, few_rows_linear
+from omni_torch.processes.freed_memory import return_freed_memory
 
 LEAST_VALUES = 1 << 17
 """Smaller weights are not packed: calling oneDNN costs about 8 us more than calling the plain kernel."""
@@ -140,11 +140,3 @@ def _replace(
             made[layer] = make(layer)
         if (replacement := made[layer]) is not None:
             setattr(module, name, replacement)
-
-
-def return_freed_memory() -> None:
-    """Return freed memory to the system: glibc keeps what was freed between live tensors, half of a quantised model's
-    size.
-    """
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)

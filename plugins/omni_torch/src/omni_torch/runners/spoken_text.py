@@ -20,6 +20,7 @@ class SpokenText:
         start: the first chunk, what the prompt is made of.
         admitted: true once it is schedulable.
         text: rows of text, ``[hidden]`` each, one per spoken token.
+        token_ids: those of the text, where the runner knows them.
         text_done: true once no more will arrive.
         after_text: the rows that follow the text, ``[hidden]`` each: the end marker once, then padding.
         feedback: ``[hidden]``, the embedding of the newest frame.
@@ -30,6 +31,7 @@ class SpokenText:
     after_text: tuple[torch.Tensor, torch.Tensor]
     start: Any = None
     text: list[torch.Tensor] = field(factory=list)
+    token_ids: list[int] = field(factory=list)
     text_done: bool = False
     admitted: bool = False
     feedback: torch.Tensor | None = None
@@ -62,6 +64,10 @@ class SpokenTextRunner(FeedbackARModelRunner):
         """Return the rows of a chunk of text, ``[n, hidden]`` on the device; ``None`` if it is the request's start."""
         raise NotImplementedError
 
+    def token_ids(self, chunk: Any) -> list[int]:
+        """Return the tokens of a chunk of text, for a result that tells what is said; by default none."""
+        return []
+
     def admit(self, request_id: str, speech: SpokenText) -> ARRequest:
         """Return the request that a stream has become: ``speech.start`` and the first row of ``speech.text`` are there."""
         raise NotImplementedError
@@ -83,6 +89,7 @@ class SpokenTextRunner(FeedbackARModelRunner):
                 speech.start = message.data
             else:
                 speech.text.extend(rows.unbind(0))
+                speech.token_ids += self.token_ids(message.data)
         is_ready = speech.start is not None and bool(speech.text)
         if speech.admitted or not (is_ready or speech.text_done):
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -16,6 +16,9 @@ from omni_torch.vocoder.passes import NextChunk, Passes, next_chunk
 from omni_torch.vocoder.playout import Playout
 
 Stream = TypeVar("Stream")
+
+CUT = "the speech was cut at max_new_tokens"
+"""The notice of speech that a limit has ended."""
 
 
 class Vocoder(Protocol[Stream]):
@@ -55,10 +58,12 @@ class _Sound(Generic[Stream]):
     context: torch.Tensor | None = None
     has_heard: bool = False  # the stream knows the context
     return_codes: bool = False
+    is_cut: bool = False
     waiting: list[torch.Tensor] = field(factory=list)
     decoded: list[torch.Tensor] = field(factory=list)  # chunk by chunk, as they were decoded
     frames: int = 0  # of these
     waves: list[torch.Tensor] = field(factory=list)
+    said: str = ""
     until: float | None = None  # when a listener who began to play at the first sound runs out of it
 
 
@@ -70,8 +75,9 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     """Streams :class:`AudioChunk`; their concatenation is the :class:`AudioResult`'s samples exactly.
 
     Its input is a stream of frames, ``[codebooks]`` int64 each. The first chunk may be ``[frames, codebooks]``: a context, such as the
-    recording of a voice, which the network hears before them and whose sound is not sent. The payload only marks the end of speech;
-    its request's ``params["return_codes"]`` asks for the frames beside the sound.
+    recording of a voice, which the network hears before them and whose sound is not sent. The payload marks the end of speech, which was
+    cut if its ``finish_reason`` is ``length``; its request's ``params["return_codes"]`` asks for the frames beside the sound. If it has
+    ``said``, the text of the speech, that is streamed behind the sound, ``{"said": text}``, for a stage that aligns them.
 
     A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, the first sound of a request is kept until
     what comes after it will be in time (:mod:`omni_torch.vocoder.playout`), and passes are the same while all who listen stay in time
@@ -138,6 +144,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     def on_payload(self, state: _Sound[Stream], payload: StagePayload) -> None:
         state.return_codes = bool(payload.request.params.get("return_codes"))
+        data = payload.data if isinstance(payload.data, Mapping) else {}
+        state.is_cut, state.said = data.get("finish_reason") == "length", data.get("said", "")
 
     def on_chunk(self, state: _Sound[Stream], chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
         codebooks, size = self._vocoder.codebooks, self._vocoder.codebook_size
@@ -208,6 +216,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             self._for_client(samples),
             self._vocoder.sample_rate,
             codes if state.return_codes else None,
+            notices=[CUT] if state.is_cut else [],
             usage={"completion_audio_tokens": len(codes)},
         )
 
@@ -217,6 +226,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             for piece in self._playout.flush(request_id, now):
                 self._send(request_id, state, piece, now)
             self._playout.end(request_id)
+        if state.said:
+            self.emit(request_id, {"said": state.said})
         return self._whole(state)
 
     def forget(self, request_id: str) -> None:

@@ -23,6 +23,12 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
     return _speaks(source).stages(source, given)
 
 
+def may_align(source: Source) -> bool:
+    """Return if a model says words whose times it does not know."""
+    name = source.architecture.name
+    return name in SPEAKERS and not (name.startswith("Musicgen") or SPEAKERS[name].offer(source).word_times)
+
+
 def _speaks(source: Source) -> Speaks:
     name = source.architecture.name
     if name not in SPEAKERS:
@@ -67,7 +73,7 @@ def _sampling(defaults: dict[str, Any], *names: str) -> list[Parameter]:
 def _vits(source: Source) -> Offer:
     speakers = int(source.config.get("num_speakers", 1))
     voices = [str(number) for number in range(speakers)] if speakers > 1 else []
-    return Offer(source.config.get("sampling_rate", 16_000), [SPEED], voices)
+    return Offer(source.config.get("sampling_rate", 16_000), [SPEED], voices, word_times=True)
 
 
 def _speecht5(source: Source) -> Offer:

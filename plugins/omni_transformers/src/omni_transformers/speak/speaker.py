@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from attrs import evolve, field, frozen
 
-from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, SentenceCutter, did_you_mean
+from omni_core.api import ConfigError, InvalidRequestError, RequestTooLargeError, SentenceCutter, Word, did_you_mean
 from omni_torch.api import download
 from omni_transformers.calls.choice import Loop
 from omni_transformers.checkpoints import Source, read
@@ -159,12 +159,20 @@ class BySentence(Speaker):
         """Yield the sound of a sentence."""
 
 
+@frozen
+class Said:
+    """The sound of a sentence, float ``[n]``, and its words with their times in it."""
+
+    sound: torch.Tensor
+    words: list[Word] = field(factory=list)
+
+
 class Together(Spoken):
     """A model that speaks sentences of several requests in one batch."""
 
     @abstractmethod
-    def say_all(self, asks: Sequence[tuple[str, Asked]], noises: Sequence[Noise]) -> list[torch.Tensor]:
-        """Return the sound ``[n]`` of each sentence, as if it was alone: with the random numbers of its own request."""
+    def say_all(self, asks: Sequence[tuple[str, Asked]], noises: Sequence[Noise]) -> list[Said]:
+        """Return the sound of each sentence, as if it was alone: with the random numbers of its own request."""
 
 
 CUT = "the speech was cut at max_new_tokens"

@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.api import SEED, SPEECH, VOICE, Interface, Parameter, ParameterGroup, StageConfig
+from omni_core.api import SEED, SPEECH, VOICE, WORD_TIMES, Interface, Parameter, ParameterGroup, StageConfig
+from omni_transformers.align.declaration import aligner_stage
 from omni_transformers.checkpoints import Source
 from omni_transformers.options import Given
 
@@ -43,6 +44,7 @@ class Offer:
         reference: it speaks with the voice of a recording.
         reference_text: that needs the words that are said in it.
         most_characters: of one request.
+        word_times: it knows when its words are heard.
     """
 
     sample_rate: int
@@ -53,6 +55,7 @@ class Offer:
     reference: bool = False
     reference_text: bool = False
     most_characters: int = MOST_CHARACTERS
+    word_times: bool = False
 
 
 @frozen
@@ -89,10 +92,12 @@ class Speaks:
             voices_from=None if offer.voices else offer.voices_from,
             sample_rate=offer.sample_rate,
             reference_text=offer.reference_text,
+            word_times=offer.word_times or source.given.aligner is not None,
+            params=[] if source.given.aligner is None else [WORD_TIMES],
         )
 
     def stages(self, source: Source, given: Given) -> list[StageConfig]:
-        """Return the stage."""
+        """Return the stage, and the one that aligns."""
         most = self.offer(source).most_characters
         arguments: dict[str, Any] = {"speaker": self.speaker, "max_characters": most, **given.network}
         if self.shares:
@@ -101,4 +106,9 @@ class Speaks:
             if getattr(given, name) is not None:
                 arguments[name] = getattr(given, name)
         factory = "omni_transformers.speak.stage:create_speaker"
-        return [given.stage(GROUP, factory=factory, factory_args=arguments, terminal=True)]
+        if given.aligner is None:
+            return [given.stage(GROUP, factory=factory, factory_args=arguments, terminal=True)]
+        arguments["tells_parts"] = True
+        after = aligner_stage(given, given.aligner)
+        said = given.stage(GROUP, factory=factory, factory_args=arguments, next=after.name, stream_to=[after.name])
+        return [said, after]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from omni_core.api import (
     SEED,
@@ -23,6 +23,7 @@ from omni_core.api import (
     OmniRequest,
     Scheduler,
     StagePayload,
+    Word,
     load,
 )
 from omni_media.api import Limits, MediaSource, Samples, sound
@@ -30,7 +31,7 @@ from omni_transformers.calls.batch import Calls
 from omni_transformers.calls.choice import calls_of
 from omni_transformers.calls.lines import Line, turn_in_process
 from omni_transformers.interleaved import Interleaved
-from omni_transformers.speak.speaker import Asked, BySentence, Loading, Speaker, Spoken, Together
+from omni_transformers.speak.speaker import Asked, BySentence, Loading, Said, Speaker, Spoken, Together, sentences
 from omni_transformers.speak.speaks import GROUP, MOST_CHARACTERS
 from omni_transformers.speak.turns import Noise
 from omni_transformers.speak.written import TextScheduler, Written
@@ -51,6 +52,7 @@ def create_speaker(
     max_batch_size: int | None = None,
     kv_cache_mb: int | None = None,
     max_characters: int = MOST_CHARACTERS,
+    tells_parts: bool = False,
 ) -> Scheduler:
     """Return the stage of a model that speaks.
 
@@ -61,6 +63,7 @@ def create_speaker(
         max_batch_size: sentences that a :class:`Together` speaks at once; by default 8 on a GPU. A CPU gains nothing by more than 1.
         kv_cache_mb: of the engine's cache.
         max_characters: of a text that is still being written.
+        tells_parts: streams ``{"said": text}`` behind the sound of each part of a text, for a stage that aligns them.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded, or does not fit the backend.
@@ -74,7 +77,7 @@ def create_speaker(
     calls = None
     if made.loop is not None:
         calls = calls_of(made.loop, backend, running, kv_cache_mb)
-    return InTurns(made, device, running, calls, max_characters)
+    return InTurns(made, device, running, calls, max_characters, tells_parts)
 
 
 class InTurns(TextScheduler[Line], Interleaved):
@@ -85,21 +88,31 @@ class InTurns(TextScheduler[Line], Interleaved):
         device: it computes there.
         calls: see :class:`Interleaved`.
         max_characters: of a text that is still being written.
+        tells_parts: see :func:`create_speaker`.
     """
 
-    def __init__(self, model: Speaker, device: str, max_running: int, calls: Calls | None, max_characters: int) -> None:
+    def __init__(
+        self,
+        model: Speaker,
+        device: str,
+        max_running: int,
+        calls: Calls | None,
+        max_characters: int,
+        tells_parts: bool = False,
+    ) -> None:
         super().__init__(self._speak, max_running, calls, cuts=model.cuts, most_characters=max_characters)
-        self._model, self._device = model, device
+        self._model, self._device, self._tells_parts = model, device, tells_parts
 
     def _speak(self, payload: StagePayload) -> Generator[Any, None, AudioResult]:
         text = self.texts[payload.request_id]
         asked = asked_of(payload.request, self._model, text)
         begin = noise = Noise(asked.given.get(SEED), self._device)
         pieces: list[Samples] = []
-        for spoken in self._parts(text, asked):
-            if spoken is None:
+        for part in self._parts(text, asked):
+            if part is None:
                 yield None
                 continue
+            said, spoken = part
             if not isinstance(self._model, BySentence):  # each is a speech of its own, in the same voice
                 noise = begin.copy()
             with closing(iter(spoken)) as sounds:  # type: ignore[type-var]  # speakers are generators
@@ -114,19 +127,28 @@ class InTurns(TextScheduler[Line], Interleaved):
                         continue
                     pieces.append(_samples(piece))
                     yield AudioChunk(pieces[-1], self._model.rate)
+            if self._tells_parts:
+                yield {"said": said}
         if text.error is not None:
             raise text.error
         return _whole(pieces, self._model.rate, asked)
 
-    def _parts(self, text: Written, asked: Asked) -> Iterator[Iterator[torch.Tensor | None] | None]:
-        """Yield the sound of each part of a text; ``None`` where more must be written first."""
+    def _parts(self, text: Written, asked: Asked) -> Iterator[tuple[str, Iterator[torch.Tensor | None]] | None]:
+        """Yield each part of a text and its sound; ``None`` where more must be written first."""
         if text.whole is not None:
             text.is_speaking = True
-            yield self._model.speak(asked)
+            if self._tells_parts and isinstance(self._model, BySentence):
+                yield from ((sentence, self._model.say(sentence, asked)) for sentence in sentences(asked.text))
+            else:
+                yield asked.text, self._model.speak(asked)
             return
         while not text.is_spoken:
             text.is_speaking = False
-            yield None if text.next is None else self._model.say(text.take(), asked)
+            if text.next is None:
+                yield None
+            else:
+                part = text.take()
+                yield part, self._model.say(part, asked)
 
 
 @frozen
@@ -137,6 +159,8 @@ class _Text:
     noise: Noise
     text: Written
     pieces: list[Samples] = field(factory=list)
+    words: list[Word] = field(factory=list)
+    told: int = 0  # words that were told before the last piece
 
 
 class SideBySide(TextScheduler[_Text]):
@@ -167,25 +191,30 @@ class SideBySide(TextScheduler[_Text]):
     def step(self, states: list[_Text]) -> list[_Text]:
         noises = [state.noise.copy() for state in states]
         with turn_in_process(), torch.inference_mode():
-            sounds = self._model.say_all([(state.text.next or "", state.asked) for state in states], noises)
+            said = self._model.say_all([(state.text.next or "", state.asked) for state in states], noises)
         for state in states:
             state.text.take()
             state.text.is_speaking = False
-        return [
-            _Text(state.asked, noise, state.text, [*state.pieces, _samples(sound)])
-            for state, noise, sound in zip(states, noises, sounds, strict=True)
-        ]
+        return [self._added(*each) for each in zip(states, noises, said, strict=True)]
+
+    def _added(self, state: _Text, noise: Noise, said: Said) -> _Text:
+        start = sum(map(len, state.pieces)) / self._model.rate
+        words = [evolve(each, start=start + each.start, end=start + each.end) for each in said.words]
+        pieces = [*state.pieces, _samples(said.sound)]
+        return _Text(state.asked, noise, state.text, pieces, [*state.words, *words], len(state.words))
 
     def is_done(self, state: _Text) -> bool:
         return state.text.is_spoken
 
     def progress(self, state: _Text) -> AudioChunk | None:
-        return AudioChunk(state.pieces[-1], self._model.rate) if len(state.pieces[-1]) else None
+        if not len(state.pieces[-1]):
+            return None
+        return AudioChunk(state.pieces[-1], self._model.rate, words=state.words[state.told :])
 
     def finish(self, state: _Text) -> AudioResult:
         if state.text.error is not None:
             raise state.text.error
-        return _whole(state.pieces, self._model.rate, state.asked)
+        return evolve(_whole(state.pieces, self._model.rate, state.asked), words=state.words)
 
 
 def _samples(piece: torch.Tensor) -> Samples:

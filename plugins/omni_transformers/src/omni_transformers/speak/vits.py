@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 from omni_core.api import ConfigError, InvalidRequestError
 from omni_transformers.loading import load_processor
 from omni_transformers.speak.decoding import reach_of
-from omni_transformers.speak.speaker import Asked, Loading, Together
+from omni_transformers.speak.speaker import Asked, Loading, Said, Together
 from omni_transformers.speak.turns import Noise
+from omni_transformers.speak.vits_words import places, timed
 
 
 class Vits(Together):
@@ -32,16 +33,19 @@ class Vits(Together):
                 f"{loading.model_path}: its tokenizer needs phonemizer, and the program espeak-ng: pip install phonemizer"
             )
 
-    def say_all(self, asks: Sequence[tuple[str, Asked]], noises: Sequence[Noise]) -> list[torch.Tensor]:
+    def say_all(self, asks: Sequence[tuple[str, Asked]], noises: Sequence[Noise]) -> list[Said]:
         rows = [self._ids(sentence) for sentence, _ in asks]
         heard = [number for number, row in enumerate(rows) if len(row)]
-        waves = [torch.zeros(0)] * len(asks)
+        said = [Said(torch.zeros(0))] * len(asks)
         if heard:
             asked = [asks[number][1] for number in heard]
             found = self._spoken([rows[number] for number in heard], asked, [noises[number] for number in heard])
-            for number, wave in zip(heard, found, strict=True):
-                waves[number] = wave
-        return waves
+            for number, (wave, counts) in zip(heard, found, strict=True):
+                words = timed(
+                    places(self._tokenizer, asks[number][0], len(rows[number])), counts, self._hop / self.rate
+                )
+                said[number] = Said(wave, words)
+        return said
 
     def _ids(self, sentence: str) -> torch.Tensor:
         """Return the tokens ``[n]`` of a sentence; none, if it is punctuation."""
@@ -51,8 +55,12 @@ class Vits(Together):
             raise InvalidRequestError(f"{sentence[:40]!r} has no character that this model can speak{needs}")
         return ids
 
-    def _spoken(self, rows: list[torch.Tensor], asked: list[Asked], noises: list[Noise]) -> list[torch.Tensor]:
-        """Return the waveforms: the steps of ``VitsModel.forward``, with noise for each row and no sound of the padding."""
+    def _spoken(
+        self, rows: list[torch.Tensor], asked: list[Asked], noises: list[Noise]
+    ) -> list[tuple[torch.Tensor, list[int]]]:
+        """Return the waveforms, and how many frames of each its tokens have: the steps of ``VitsModel.forward``, with noise for each row
+        and no sound of the padding.
+        """
         model, config = self._model, self._model.config
         ids = pad_sequence(rows, True, model.text_encoder.embed_tokens.padding_idx or 0)
         mask = _mask([len(row) for row in rows], ids)
@@ -85,7 +93,8 @@ class Vits(Together):
         out_mask = _mask(lengths, frames)[:, None].to(model.dtype)
         frames = model.flow(frames, out_mask, speakers, reverse=True) * out_mask
         waves = model.decoder(frames, speakers)[:, 0]
-        return [self._ended(waves, frames, speakers, row, length) for row, length in enumerate(lengths)]
+        ended = [self._ended(waves, frames, speakers, row, length) for row, length in enumerate(lengths)]
+        return [*zip(ended, (each[: len(row)] for each, row in zip(counts.tolist(), rows, strict=True)), strict=True)]
 
     def _ended(self, waves: torch.Tensor, frames: torch.Tensor, speakers: Any, row: int, length: int) -> torch.Tensor:
         """Return the waveform of a row, with its end as it is without padding: the decoder's convolutions hear what follows."""
