@@ -48,7 +48,7 @@ TOKENS = 40
 
 @define
 class Turn:
-    """What became of a question. Times are seconds after the end of its words."""
+    """A question and its answer. Times are seconds after the end of its words."""
 
     asked: str
     heard: str = ""
