@@ -29,6 +29,7 @@ from omni_core.api import (
     TextResult,
     Transcript,
     TranscriptChunk,
+    text_to_speak,
     transcription_parameters,
 )
 
@@ -137,7 +138,7 @@ def voice(*, streams: bool = True) -> PipelineConfig:
     """Return a voice."""
     offer = Interface(
         roles={SPEECH: "say"},
-        inputs=["text"],
+        inputs=["text", "reference"],
         input_streams=["text"] if streams else [],
         outputs=["audio"],
         metadata=[Parameter(VOICE, "string", "the voice", choices=["high", "low"])],
@@ -149,11 +150,17 @@ def voice(*, streams: bool = True) -> PipelineConfig:
 
 
 class Say(StreamingScheduler[dict[str, Any]]):
-    """Makes a sample of every letter: its code, the negative of it in the low voice."""
+    """Makes a sample of every letter: a thousandth of its code, the negative of it in the low voice, and twice that in a recorded one."""
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> dict[str, Any]:
         low = request is not None and request.metadata.get(VOICE) == "low"
         return {"id": request_id, "sign": -1 if low else 1, "text": ""}
+
+    def on_payload(self, state: dict[str, Any], payload: StagePayload) -> None:
+        assert not state["text"], "a request is opened before its text comes"
+        inputs = payload.request.inputs
+        state["sign"] *= 2 if inputs.get("references") else 1
+        state["text"] = text_to_speak(payload.request) or ""
 
     def on_chunk(self, state: dict[str, Any], chunk: Any, metadata: dict[str, Any] | None) -> None:
         state["text"] += chunk.text
@@ -163,9 +170,9 @@ class Say(StreamingScheduler[dict[str, Any]]):
         return AudioResult(self._sound(state, state["text"]), RATE)
 
     def _sound(self, state: dict[str, Any], text: str) -> Any:
-        return np.array([state["sign"] * ord(each) for each in text], np.float32)
+        return np.array([state["sign"] * ord(each) / 1000 for each in text], np.float32)
 
 
 def spoken(samples: Any) -> str:
     """Return what was said."""
-    return "".join(chr(abs(int(each))) for each in samples)
+    return "".join(chr(round(abs(each) * 1000)) for each in samples)

@@ -1,9 +1,12 @@
-"""A key of the clients in the session ``clients``, and a voice that the server's detector hears as one turn."""
+"""A key of the clients in the session ``clients``, a voice that the server's detector hears as one turn, and programs of a page."""
 
 from __future__ import annotations
 
 import io
+import re
 import wave
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,3 +36,15 @@ def recording() -> bytes:
         made.setframerate(RATE)
         made.writeframes(pcm(voice(0.8)))
     return file.getvalue()
+
+
+def program(client: str, address: str) -> dict[str, Any]:
+    """Return the names of a client's program in docs/voice-agents.md, for a server over the pipeline ``tones`` at HOST:PORT."""
+    page = (Path(__file__).parents[2] / "docs/voice-agents.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page.partition(f"\n## {client}\n")[2].partition("\n## ")[0], re.DOTALL)
+    for name, value in {"127.0.0.1:8000": address, '"none"': repr(KEY), "model=assistant": "model=tones"}.items():
+        assert name in code or name == "model=assistant"
+        code = code.replace(name, value)
+    names: dict[str, Any] = {"__name__": client}
+    exec(code.replace('"assistant"', '"tones"'), names)
+    return names

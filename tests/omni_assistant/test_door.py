@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from omni_assistant import hearing
-from omni_assistant.door import create_door, merged, messages, opened, recordings, route, waits
+from omni_assistant.door import create_door, merged, messages, opened, recordings, route, speech, waits
 from omni_core.api import InvalidRequestError, OmniRequest, StagePayload, Transcript
 
-STAGES: dict[str, Any] = {"asr": "asr-listen", "llm": "llm-prepare", "waits": ["door-door", "asr-listen"]}
+STAGES: dict[str, Any] = {
+    "asr": "asr-listen",
+    "llm": "llm-prepare",
+    "tts": "tts-say",
+    "waits": ["door-door", "asr-listen"],
+}
 PICTURE = {"type": "image", "data": b"picture"}
 
 
@@ -44,7 +49,7 @@ def test_texts_go_to_the_language_model_alone_and_unchanged() -> None:
     inputs = asked("hi", [{"type": "text", "text": "look"}, PICTURE], tools=[{"name": "f"}])
     request = payload(inputs)
     request.data = opened(request, several=True, **STAGES)
-    assert route("r", request) == ["llm-prepare"]
+    assert route("r", request) == ["llm-prepare", "tts-say"]
     assert through(inputs, []) == inputs
 
 
@@ -52,7 +57,7 @@ def test_transcripts_take_the_places_of_recordings() -> None:
     inputs = asked([sound(b"1")], [PICTURE, sound(b"2")], "three")
     request = payload(inputs)
     request.data = opened(request, several=True, **STAGES)
-    assert route("r", request) == ["llm-prepare", "asr-listen"]
+    assert route("r", request) == ["llm-prepare", "asr-listen", "tts-say"]
     assert recordings(request) == asked([sound(b"1")], [sound(b"2")])
     assert b"2" not in str(messages(request)).encode(), "recordings go to the recogniser alone"
     assert through(inputs, ["one", "two"]) == asked("one", [PICTURE, {"type": "text", "text": "two"}], "three")
@@ -65,6 +70,8 @@ def test_transcripts_take_the_places_of_recordings() -> None:
         (asked("hi"), ["transcript"], {"several": True}, "there is no recording to write down"),
         (asked([sound(b"1")], [sound(b"2")]), None, {"several": False}, r"messages\[0\].content\[0\]: .* one recording for this"),
         (asked([sound(b"1")], [sound(b"2")]), ["transcript"], {"several": True}, "one recording for a transcript; put the"),
+        (asked("hi"), ["speech", "text"], {"several": True}, "modalities: 'speech' speaks the text of the last message, and stands alone"),
+        ({"messages": []}, ["speech"], {"several": True}, "'speech' speaks the text of the last message"),
         (asked("hi", [PICTURE, sound(b"1")]), None, {"several": True, "live": True}, r"messages\[1\].content\[1\]: .* still coming"),
     ],
 )  # fmt: skip
@@ -73,9 +80,23 @@ def test_what_cannot_be_heard_is_refused(inputs: Any, modalities: Any, arguments
         opened(payload(inputs, modalities), **STAGES, **arguments)
 
 
+def test_a_text_that_is_to_be_spoken_goes_to_the_voice_alone() -> None:
+    request = payload(asked("one", "two", references=[{"path": "a"}]), ["speech"])
+    request.data = opened(request, several=True, **STAGES)
+    assert route("r", request) == ["tts-say"]
+    assert speech(request) == {**asked("two"), "references": [{"path": "a"}]}
+
+
+def test_recorded_voices_go_to_the_voice_and_nowhere_else() -> None:
+    request = payload(asked("one", references=[{"path": "a"}]))
+    request.data = opened(request, several=True, **STAGES)
+    assert speech(request) == {"messages": [], "references": [{"path": "a"}]}
+    assert messages(request)["inputs"] == asked("one")
+
+
 def test_sound_that_is_still_coming_is_the_last_message() -> None:
     data = opened(payload(asked("hi")), several=True, live=True, **STAGES)
-    assert (data["to"], data["places"]) == (["llm-prepare", "live"], [(1, 0)])
+    assert (data["to"], data["places"]) == (["llm-prepare", "live", "tts-say"], [(1, 0)])
     assert data["recordings"] == []
     assert create_door(several=True, **STAGES) is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -13,9 +14,13 @@ from typing import Any
 
 import assistant_parts as parts
 import numpy as np
+import openai
 import pytest
 import pytest_asyncio
+import soundfile
 from attrs import evolve
+from omni_serve_clients import http_client, socket_to
+from realtime_events import append, silence, user_text, voice
 
 from omni_assistant.pipeline import NO_MODEL, assistant
 from omni_core.api import (
@@ -37,6 +42,8 @@ from omni_core.api import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 pytest.importorskip("omni_serve")  # reads calls of tools
+from omni_serve import Settings, create_app  # noqa: E402
+from omni_serve.encoders import whole  # noqa: E402
 
 
 def config(folder: str | Path, **options: Any) -> PipelineConfig:
@@ -101,6 +108,75 @@ async def test_each_part_gets_its_parameters_and_computes_only_what_is_wanted(pi
     assert {name: count - before[name] for name, count in (await completed()).items()} == {
         "asr-listen": 2, "llm-answer": 2, "tts-say": 1,
     }  # fmt: skip
+
+
+async def test_a_given_text_is_spoken_and_no_other_part_is_asked(pipe: AsyncPipe) -> None:
+    async def completed() -> list[float]:
+        stages = {name: each for one in (await pipe.statistics()).values() for name, each in one.items()}
+        return [stages[name]["completed"] for name in ("asr-listen", "llm-prepare", "tts-say")]
+
+    before = await completed()
+    found = await pipe.submit(asked("Good day.", modalities=["speech"]))
+    assert found.keys() == {"tts-say"}
+    assert parts.spoken(found["tts-say"].samples) == "Good day."
+    assert [one - other for one, other in zip(await completed(), before, strict=True)] == [0, 0, 1]
+    with pytest.raises(InvalidRequestError, match="there is nothing to speak"):
+        await pipe.submit(asked(" ", modalities=["speech"]))
+
+
+async def test_the_voice_of_a_recording_speaks(pipe: AsyncPipe) -> None:
+    recording = {"references": [{"path": "anna.wav", "text": "hello"}]}
+    found = await pipe.submit(asked(heard("hi"), inputs=recording))
+    text = found["llm-answer"].text
+    assert given_to_llm(text) == {"messages": [["user", "hi"]]}
+    assert parts.spoken(found["tts-say"].samples / 2) == text
+    found = await pipe.submit(asked("Hi.", modalities=["speech"], inputs=recording, metadata={"speaker": "low"}))
+    assert parts.spoken(found["tts-say"].samples / -2) == "Hi."
+    assert np.all(found["tts-say"].samples < 0)
+
+
+async def test_a_server_speaks_given_texts_in_every_voice(pipe: AsyncPipe, tmp_path: Path) -> None:
+    app = create_app(pipe, Settings(voices_dir=tmp_path))
+    client = openai.AsyncOpenAI(api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0)
+    recorded = {"audio_sample": ("a.wav", whole("wav", [np.zeros(parts.RATE * 3, np.float32)], parts.RATE))}
+    uploaded = await http_client(app).post("/v1/audio/voices", data={"name": "Anna"}, files=recorded)
+    assert uploaded.status_code == 200, uploaded.text
+    names = [each["name"] for each in (await http_client(app).get("/v1/audio/voices")).json()["data"]]
+    assert names == ["high", "low", "Anna"]
+    for name, factor in {"high": 1, "low": -1, "Anna": 2}.items():
+        wav = await client.audio.speech.create(model="assistant", input="Good day.", voice=name, response_format="wav")
+        samples, _ = soundfile.read(io.BytesIO(wav.content))
+        assert parts.spoken(samples / factor) == "Good day.", name
+        assert np.all(samples * factor > 0)
+    models = await client.models.list()
+    assert (models.data[0].model_extra or {})["capabilities"]["speech"] == "direct"
+    async with socket_to(app, "/v1/audio/speech/stream") as socket:
+        await socket.send_json({"type": "session.config", "model": "assistant", "voice": "low"})
+        for text in ("One", ". Two.", None):
+            await socket.send_json({"type": "input.done"} if text is None else {"type": "input.text", "text": text})
+        told: list[dict[str, Any]] = []
+        while not told or told[-1]["type"] != "session.done":
+            told += [json.loads(text)] if (text := (await socket.receive()).get("text")) else []
+    assert [each["sentence_text"] for each in told if each["type"] == "audio.start"] == ["One.", "Two."]
+
+
+async def test_a_user_who_speaks_ends_what_is_said_and_written(pipe: AsyncPipe, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "wrote")
+    async with socket_to(create_app(pipe, Settings()), "/v1/realtime") as socket:
+        session = {"type": "realtime", "forever": str(tmp_path / "wrote")}
+        await socket.send_json({"type": "session.update", "session": session})
+        await socket.send_json(user_text("hello"))
+        await socket.send_json({"type": "response.create"})
+        kinds: list[str] = []
+        while kinds.count("response.output_audio.delta") < 3:
+            kinds.append((await socket.receive_json())["type"])
+        await socket.send_json(append(np.concatenate([silence(0.3), voice(0.3)])))
+        while "response.done" not in kinds:
+            kinds.append((last := await socket.receive_json())["type"])
+        assert last["response"]["status_details"]["reason"] == "turn_detected"
+        detected = kinds.index("input_audio_buffer.speech_started")
+        assert "response.output_audio.delta" not in kinds[detected:], "not a chunk after the detection of speech"
+        assert await asyncio.to_thread((tmp_path / "wrote").read_text) == "wrote"
 
 
 async def test_the_client_sees_what_is_heard_and_hears_speech_before_the_text_has_ended(
@@ -211,7 +287,8 @@ async def test_a_recogniser_of_several_stages_hears_one_recording(run_folder: Pa
 async def test_what_it_offers_is_that_of_its_parts() -> None:
     offer = config("/tmp").interface
     assert offer is not None
-    assert (offer.inputs, offer.outputs) == (["text", "image", "audio"], ["transcript", "text", "audio"])
+    assert offer.inputs == ["text", "image", "audio", "reference"]
+    assert offer.outputs == ["transcript", "text", "audio", "speech"]
     assert offer.roles == {"transcription": "asr-listen", "text": "llm-answer", "speech": "tts-say"}
     assert (offer.voices, offer.sample_rate, offer.tool_format) == (["high", "low"], parts.RATE, "tagged-json")
     assert offer.check_params({"shout": True}) == {"answer": {"shout": True}}

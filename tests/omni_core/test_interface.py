@@ -179,7 +179,7 @@ def test_a_transcription_takes_the_parameters_that_its_pipeline_chooses() -> Non
     assert "must be one of: en, de, is 'fr'" in refusal({"language": "fr"}, interface)
     assert "no such parameter" in refusal({"task": "translate"}, interface)
     assert [each.name for each in transcription_parameters()] == [
-        "language", "task", "prompt", "temperature", "timestamps", "diarize",
+        "language", "task", "prompt", "temperature", "timestamps", "diarize", "logprobs",
     ]  # fmt: skip
     assert not transcription_parameters("language")[0].choices
     with pytest.raises(ConfigError, match="no transcription parameter is called 'languge'; did you mean 'language'"):

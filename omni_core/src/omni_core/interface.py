@@ -199,6 +199,7 @@ def transcription_parameters(*names: str, languages: Sequence[str] = ()) -> list
             Parameter("temperature", "number", "0: the likeliest words", 0.0, 0, 1),
             Parameter("timestamps", "string", "the times that are told", TIMESTAMPS[0], choices=[*TIMESTAMPS]),
             Parameter("diarize", "boolean", "tell the speakers apart", False),
+            Parameter("logprobs", "boolean", "tell the log probabilities of its tokens", False),
         )
     }
     if unknown := [each for each in names if each not in found]:
@@ -223,7 +224,8 @@ class Interface:
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.
         metadata: the keys that stages read of a request's ``metadata``.
-        limits: the largest inputs that it takes, by the option that sets each.
+        limits: the largest inputs that it takes, by the option that sets each. Of a recording that is longer than ``max_audio_seconds``, a
+            server sends parts to be written down.
         voices: names of the voices, where they are known before a checkpoint is read.
         voices_from: where the names of the voices come from otherwise.
         voices_open: further names are voices too, such as blends of these; the stage refuses those that are not.
@@ -236,8 +238,9 @@ class Interface:
         completes: it takes ``inputs["prompt"]``, a text that its model goes on from as it is, in place of messages.
         reasoning: it tells what its model thinks before an answer, and reads that in the assistant's messages (``reasoning_content``).
         reads_transcripts: a reply reads the transcript of a recording, not its sound: who has it may send it in its place.
-        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
-            recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
+        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription`` and
+            ``translation`` (into English), sent with a recording; ``speech``, in which ``{text}`` stands for the text that is to be read
+            aloud.
         warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
     """
 

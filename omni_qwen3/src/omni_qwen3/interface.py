@@ -97,7 +97,10 @@ TEXT_INTERFACE = Interface(
     tool_format="tagged-json",
     tool_choice=True,
     completes=True,
-    prompts={"transcription": "Transcribe the audio into text."},
+    prompts={
+        "transcription": "Transcribe the audio into text.",
+        "translation": "Translate the speech into English. Write the translation and nothing else.",
+    },
     warmup=[_hello("text")],
 )
 

@@ -74,6 +74,7 @@ def test_a_request_without_inputs_is_equal_otherwise() -> None:
         ({"messages": []}, None, True, False),
         (None, None, True, False),
         (None, {"params": {}}, True, True),
+        ({"messages": [], "references": []}, {"params": {}}, True, True),
     ],
 )
 def test_a_request_says_whether_its_input_is_a_stream(inputs: Any, composed: Any, streamed: bool, empty: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from omni_core.control.back_pressure import MOST_CHUNKS
-from omni_core.protocol.messages import FlowMessage, OmniRequest
+from omni_core.protocol.messages import FlowMessage, OmniRequest, StagePayload
 from omni_core.protocol.outputs import ReasoningChunk, TextChunk
 from omni_core.protocol.specs import PartSpec
 from omni_core.scheduling.base import IncomingMessage
@@ -77,6 +77,67 @@ async def test_of_several_parts_the_first_is_the_input(process: Process) -> None
     stage.receive_chunk("r", "llm-write", ("one", None, None))
     stage.receive_done("r", "llm-write")
     assert kinds(scheduler) == [("new_request", {"text": "hi"}, None), ("stream_done", None, None)]
+
+
+OPENING = {"messages": [], "references": [{"path": "a voice"}]}
+
+
+async def test_a_part_may_open_a_request_whose_input_another_one_streams(process: Process) -> None:
+    expected = [
+        ("new_request", OPENING, None),
+        ("stream_chunk", "one", None),
+        ("stream_chunk", "two", None),
+        ("stream_done", None, None),
+    ]
+    stage, scheduler = entry(process, stream=True)
+    stage.receive_payload(payload(OPENING), "door-open")
+    stage.receive_chunk("r", "llm-write", ("one", None, None))
+    stage.receive_chunk("r", "llm-write", ("two", None, None))
+    stage.receive_done("r", "llm-write")
+    stage.receive_payload(payload("onetwo"), "llm-write")
+    assert kinds(scheduler) == expected
+    stage.receive_payload(payload(OPENING, request_id="silent"), "door-open")
+    stage.receive_done("silent", "llm-write")
+    assert kinds(scheduler) == [expected[0], expected[-1]]
+
+
+async def test_what_comes_before_the_opening_waits_for_it(process: Process) -> None:
+    stage, scheduler = process.stage(
+        "tts-say",
+        part="tts",
+        enters=READS,
+        stream_from=["llm-write"],
+        terminal=True,
+        wait_for=["door-open", "llm-write"],
+        wait_for_fn=f"{__name__}:the_door",
+        merge_fn=f"{__name__}:the_only_one",
+    )
+    for _ in range(MOST_CHUNKS):
+        stage.receive_chunk("r", "llm-write", ("x", None, OmniRequest()))
+    stage.receive_done("r", "llm-write")
+    stage.receive_payload(payload("x" * MOST_CHUNKS), "llm-write")
+    await asyncio.sleep(0)
+    assert process.take("at llm") == [FlowMessage("r", "tts-say", True)]
+    assert kinds(scheduler) == []
+    stage.receive_payload(payload(OPENING), "door-open")
+    chunks = [("stream_chunk", "x", None)] * MOST_CHUNKS
+    assert kinds(scheduler) == [("new_request", OPENING, None), *chunks, ("stream_done", None, None)]
+    await asyncio.sleep(0)
+    assert process.take("at llm") == [FlowMessage("r", "tts-say", False)]
+    whole = {"messages": [{"role": "user", "content": "hi"}]}
+    stage.receive_chunk("whole", "llm-write", ("x", None, OmniRequest()))
+    stage.receive_payload(payload(whole, request_id="whole"), "door-open")
+    stage.receive_done("whole", "llm-write")
+    assert kinds(scheduler) == [("new_request", whole, None), ("stream_done", None, None)]
+
+
+def the_door(request_id: str, source: str, payload: StagePayload) -> list[str]:
+    return ["door-open"]
+
+
+def the_only_one(payloads: dict[str, StagePayload]) -> StagePayload:
+    [one] = payloads.values()
+    return one
 
 
 class Bracketed:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
-from client_voices import KEY, pcm, voice
+from client_voices import KEY, pcm, program, voice
 from livekit import rtc
-from livekit.agents import function_tool, llm, stt
+from livekit.agents import Agent, function_tool, llm, stt
 from livekit.agents.utils import http_context
 from livekit.plugins import openai
 from openai.types.realtime import AudioTranscription
@@ -180,3 +180,17 @@ async def test_a_live_session(access: dict[str, Any], http: aiohttp.ClientSessio
                 break
     await session.aclose()
     assert errors == []
+
+
+async def test_the_program_of_the_page(address: str) -> None:
+    """Its session, without a room."""
+    said: asyncio.Queue[Any] = asyncio.Queue()
+    async with http_context.open(), asyncio.timeout(60):
+        session = program("LiveKit", address)["conversation"]()
+        session.on("conversation_item_added", said.put_nowait)
+        await session.start(Agent(instructions="Be brief."))
+        session.generate_reply(instructions="Greet the user.")
+        while (item := (await said.get()).item).type != "message":
+            pass
+        await session.aclose()
+    assert (item.role, item.text_content) == ("assistant", "Be brief. Greet the user.")

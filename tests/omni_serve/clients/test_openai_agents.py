@@ -11,7 +11,7 @@ import pytest
 from agents import Agent, OpenAIProvider, RunConfig, Runner, function_tool, set_trace_processors
 from agents.realtime import RealtimeAgent, RealtimeRunner
 from agents.voice import AudioInput, SingleAgentVoiceWorkflow, VoicePipeline
-from client_voices import RATE, pcm, voice
+from client_voices import RATE, pcm, program, voice
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 set_trace_processors([])  # Traces are made, but not sent to OpenAI.
@@ -76,3 +76,8 @@ async def test_a_realtime_session(address: str) -> None:
         await session.send_message("hello there")
         assert (await answer(session))[0] == "So:"
         assert (await answer(session))[0] == "None is needed."
+
+
+async def test_the_program_of_the_page(address: str) -> None:
+    speech = await program("OpenAI's Agents SDK", address)["answer"](pcm(voice(0.8)))
+    assert len(speech) / 2 / RATE == pytest.approx(0.1, abs=0.02)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from client_voices import KEY, RATE, pcm, voice
+from client_voices import KEY, RATE, pcm, program, voice
 from loguru import logger
 from pipecat.frames.frames import (
     EndFrame,
@@ -215,3 +217,22 @@ async def test_a_live_session(address: str) -> None:
         await started.wait()  # what is said before, it drops
         await running.speak()
         await running.sink.until(lambda: running.sink.seconds > 0.1)
+
+
+async def test_the_program_of_the_page(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A greeting and a spoken turn, with a microphone and speakers of the test."""
+    microphone, speakers = Sink(), Sink()
+    transport = SimpleNamespace(input=lambda: microphone, output=lambda: speakers)
+    local = SimpleNamespace(LocalAudioTransport=lambda given: transport, LocalAudioTransportParams=dict)
+    monkeypatch.setitem(sys.modules, "pipecat.transports.local.audio", local)
+    running = asyncio.create_task(program("Pipecat", address)["main"]())
+    async with asyncio.timeout(60):
+        await speakers.until(lambda: speakers.of(TTSStoppedFrame))
+        before, data, size = speakers.seconds, pcm(voice(0.8)), RATE // 10 * 2
+        for at in range(0, len(data), size):
+            await microphone.push_frame(InputAudioRawFrame(data[at : at + size], RATE, 1))
+        await speakers.until(lambda: speakers.seconds > before)
+    assert before == pytest.approx(0.2, abs=0.01)
+    assert not speakers.of(ErrorFrame)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

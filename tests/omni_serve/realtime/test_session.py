@@ -293,7 +293,7 @@ def test_who_speaks_again_gets_one_answer_to_all_of_it() -> None:
 def test_how_turns_are_found_is_the_servers_choice_where_the_client_says_nothing() -> None:
     vad = ServerVad(type="server_vad", threshold=0.7, silence_duration_ms=250)
     session = make(Offer(vad=vad))
-    assert session.shown()["audio"]["input"]["turn_detection"] == vad.model_dump()
+    assert session.shown()["audio"]["input"]["turn_detection"] == vad.model_dump(exclude_none=True)
     session.receive(MANUAL, 0)
     session.receive(update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.6}}}), 0)
     found = session.shown()["audio"]["input"]["turn_detection"]

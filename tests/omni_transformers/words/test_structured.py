@@ -184,7 +184,10 @@ async def test_openais_client_gets_what_it_asks_for(tmp_path: Path) -> None:
         chat = client.chat.completions
         parsed = await chat.parse(**hot, seed=1, response_format=Person)
         assert isinstance(parsed.choices[0].message.parsed, Person)
-        response = await client.responses.parse(model="tiny", input="Hello", temperature=1.5, text_format=Person)
+        body = {"seed": 1}
+        response = await client.responses.parse(
+            model="tiny", input="Hello", temperature=1.5, max_output_tokens=900, text_format=Person, extra_body=body
+        )
         assert isinstance(response.output_parsed, Person)
 
         several = await chat.create(

@@ -58,7 +58,8 @@ class Edge:
 
     Attributes:
         source: the part, or ``PART.STAGE`` where it has several terminal stages.
-        target: the part; its entry stage gets it. Several edges to one part are alternatives: the first result counts.
+        target: the part; its entry stage gets it. Several edges to one part are alternatives: the first result counts. One that is inputs
+            without a message (``messages: []``) opens a request whose input an edge with ``stream`` brings.
         project: ``(payload) -> inputs``, what the ``inputs`` of a request to ``target`` would be. By default the result itself.
         stream: the chunks that the stage makes are the target's input, as they come, instead of its result.
         keep: the client gets the results of the source too.

@@ -58,7 +58,7 @@ class OmniRequest:
     @property
     def may_be_empty(self) -> bool:
         """True if another part streams its input, which may have nothing to say, such as a reply that calls a tool and no more."""
-        return self.inputs is None and self.composed is not None
+        return self.composed is not None and self.is_streamed
 
 
 def text_of(message: Mapping[str, Any]) -> str:

@@ -189,12 +189,14 @@ class TranscriptChunk:
         text: added for good; may be empty.
         tentative: what may follow, and may still change.
         segments, words: those that are complete with this chunk.
+        logprobs: of the tokens of ``text``.
     """
 
     text: str
     tentative: str = ""
     segments: list[Segment] = field(factory=list)
     words: list[Word] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -209,6 +211,7 @@ class Transcript:
         duration: seconds of the recording that were heard. ``None``: not known.
         finish_reason: ``stop``, or ``length``: a limit has cut it, and the rest of the recording is not in it.
         usage, notices: as of a :class:`TextResult`.
+        logprobs: of the tokens that its text was written with, those of all chunks; empty unless they were asked for.
     """
 
     text: str
@@ -219,6 +222,7 @@ class Transcript:
     finish_reason: str = "stop"
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
 
     @property
     def speakers(self) -> list[str]:

@@ -49,6 +49,8 @@ class ActiveRequest:
         taken: chunks of the client's stream that the scheduler has taken, of which the client is not told yet.
         input_is_held: its scheduler wants no more chunks now.
         replies: by source of another part, the reader of its text, where that may call tools.
+        is_opened: another part has opened it, and nothing of the stream that is its input has come.
+        early: what of that stream has come before; called when the request is opened.
     """
 
     request_id: str
@@ -67,6 +69,8 @@ class ActiveRequest:
     taken: int = 0
     input_is_held: bool = False
     replies: dict[str, ReplyReader] = field(factory=dict)
+    is_opened: bool = False
+    early: list[Callable[[], None]] = field(factory=list)
 
     @property
     def waits_for_payloads(self) -> bool:
@@ -82,6 +86,12 @@ class ActiveRequest:
         number = self.chunks_sent.get(target, 0)
         self.chunks_sent[target] = number + 1
         return number
+
+    def takes_from(self, source: str) -> bool:
+        """Return whether the input is what ``source`` streams: the first that does, where another part has opened the request."""
+        if self.is_opened:
+            self.is_opened, self.payload_from = False, source
+        return self.payload_from == source
 
     def payload(self, value: Any) -> StagePayload:
         """``value`` as a payload of this request, without inputs: those stop at the entry stage."""

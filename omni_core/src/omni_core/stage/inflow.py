@@ -33,6 +33,12 @@ class Inflow:
         if source and self._spec.stream_from and self._unread.add((request_id, source), nbytes):
             self.check_soon(request_id, source)
 
+    def anew(self, active: ActiveRequest) -> None:
+        """Count the chunks of a request from nothing again."""
+        for source in self._spec.stream_from:
+            self._unread.end((active.request_id, source))
+            self.check_soon(active.request_id, source)
+
     def taken(self, messages: list[IncomingMessage]) -> None:
         """Count what the scheduler has taken from its inbox, in its thread."""
         of_inputs: dict[str, int] = {}

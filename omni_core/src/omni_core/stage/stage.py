@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from omni_core.protocol.specs import StageSpec
 from omni_core.protocol.structure import rough_nbytes
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_core.stage.active_requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
+from omni_core.stage.computes import Computes
 from omni_core.stage.fan_in import FanIn
 from omni_core.stage.groups import Groups
 from omni_core.stage.inflow import Inflow
@@ -71,9 +71,7 @@ class Stage(StageThread):
         self._metrics = StageMetrics()
         self._requests = Requests()
         self.groups = Groups(spec.name, function(spec.expand_fn))
-        self._outputs = Outputs(
-            spec,
-            scheduler,
+        made = (
             self._requests,
             outbound,
             self._metrics,
@@ -82,6 +80,7 @@ class Stage(StageThread):
             self._complete,
             self._fail,
         )
+        self._outputs = Outputs(spec, scheduler, *made)
         self._inflow = Inflow(spec, self._requests, outbound, self._outputs.is_full)
         self._full: set[str] = set()
         if spec.stream_from:
@@ -89,8 +88,7 @@ class Stage(StageThread):
             if hasattr(scheduler, "hold_input"):
                 scheduler.hold_input = self._inflow.hold
         self._phases: StageRecorder | None = None
-        self._dropped: dict[str, float] = {}
-        """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
+        self._computes = Computes(scheduler, self._requests)
         self._names = Names(spec.part)
         self._calls = Calls({} if spec.enters is None else spec.enters.tool_formats, outbound.services)
         own = self._names.own
@@ -118,8 +116,7 @@ class Stage(StageThread):
     def profile(self, recorder: Recorder | None) -> None:
         if self._phases is not None:
             self._phases.detach()
-        attached = None if recorder is None else recorder.attach(self.name, self.scheduler.inbox, self.scheduler)
-        self._phases = attached
+        self._phases = None if recorder is None else recorder.attach(self.name, self.scheduler.inbox, self.scheduler)
 
     @property
     def completed(self) -> int:
@@ -137,25 +134,10 @@ class Stage(StageThread):
         }
 
     def running_computes(self) -> dict[str, float]:
-        """Return the requests of the running compute, with the ``time.monotonic()`` of its begin.
-
-        Of a scheduler that does not report it, a compute goes on since the scheduler has last read its inbox or put something out.
-        """
-        scheduler = self.scheduler
-        if callable(getattr(scheduler, "running_computes", None)):
+        """Return the requests of the running compute, with the ``time.monotonic()`` of its begin."""
+        if callable(getattr(self.scheduler, "running_computes", None)):
             return {self.groups.request_of(name): since for name, since in super().running_computes().items()}
-        inbox, begin = scheduler.inbox, self._busy_since()
-        if scheduler.outbox.is_full:  # it waits for readers
-            return {}
-        if begin == math.inf or (inbox.on_put is not None and not len(inbox)):  # the reader waits, or is called
-            return {}
-        active = self._requests.since()
-        held = {name: begin for name, since in active.items() if since <= begin}
-        dropped = {name: begin for name, when in self._dropped.items() if when > begin}
-        return dropped | held or active  # else it reads nothing
-
-    def _busy_since(self) -> float:
-        return max(self.scheduler.inbox.read_at, self.scheduler.outbox.put_at)
+        return self._computes.running()
 
     def flush_caches(self) -> bool:
         """Let the scheduler forget what it keeps for later requests; ``False`` if it offers no such thing."""
@@ -216,6 +198,10 @@ class Stage(StageThread):
         """Return whether a stage of another part streams what is the input of this one."""
         return self.spec.enters is not None and bool(source) and source in self.spec.stream_from
 
+    def _waits_to_open(self, active: ActiveRequest) -> bool:
+        """Return whether what a part streams comes before what the request is opened with, which this stage waits for."""
+        return active.payload_from is None and bool(self.spec.wait_for)
+
     def _give(self, active: ActiveRequest, payload: StagePayload, source: str | None) -> None:
         """Give the scheduler a request: of another part, whose result is the input here, as a client would have sent it."""
         active.payload_from = source or ""
@@ -229,9 +215,17 @@ class Stage(StageThread):
         message = IncomingMessage(active.request_id, "new_request", payload, shown, None, active.request)
         for part in self.groups.expand(message) if self.groups.used else (message,):
             self.scheduler.inbox.put(part)
-        whole = source is not None and view is not None and view.reads_streams
-        if whole and (not is_stream or active.arrived.get(source or "", (0, None))[0] & DONE):
+        if source is None or view is None or not view.reads_streams:
+            return
+        active.is_opened = (
+            not is_stream and payload.request.is_streamed and any(map(self._streams_in, self.spec.stream_from))
+        )
+        if not active.is_opened and (not is_stream or active.arrived.get(source, (0, None))[0] & DONE):
             self._put_done(active, None)
+        if active.early:
+            self._inflow.anew(active)
+        while active.early:
+            active.early.pop(0)()
 
     def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
         """Take one stream chunk of another stage, or of the client (``""``): ``(data, metadata, request or None)``."""
@@ -242,9 +236,13 @@ class Stage(StageThread):
             data, metadata, request = value
             self._see(active, request)
             if self._streams_in(source):
+                if self._waits_to_open(active):
+                    active.early.append(partial(self.receive_chunk, request_id, source, value))
+                    self._inflow.add(request_id, source, rough_nbytes(data))
+                    return
                 if active.payload_from is None:
                     self._give(active, active.payload(None), source)
-                if active.payload_from != source:
+                if not active.takes_from(source):
                     return  # another part's result was the input
                 try:
                     data = self._calls.without(active, source, data)
@@ -267,8 +265,12 @@ class Stage(StageThread):
             if active is None:
                 return
             active.note(source, DONE, handed_to)
-            if self._streams_in(source) and active.payload_from != source:
-                return  # it had no chunks: its payload, which comes next, says so; or it is not the input
+            if self._streams_in(source):
+                if self._waits_to_open(active):
+                    active.early.append(partial(self.receive_done, request_id, source))
+                    return
+                if not active.takes_from(source):
+                    return  # it had no chunks: its payload, which comes next, says so; or it is not the input
             if (rest := self._calls.rest(active, source)) is not None:
                 self._put_chunk(active, source, rest, None)
             self._put_done(active, None if self.spec.enters is not None else self._names.own(source) or None)
@@ -321,7 +323,7 @@ class Stage(StageThread):
         with self._lock:
             active = self._requests.get(request_id)
             if active is not None:
-                self._note_dropped(active)
+                self._computes.note_dropped(active)
                 self._abort_in_scheduler(request_id)
                 self._metrics.aborted += 1
             self._end(request_id)
@@ -337,15 +339,6 @@ class Stage(StageThread):
         if active.fan_in is None:
             active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, merge)
         return active.fan_in.add(source, payload)
-
-    def _note_dropped(self, active: ActiveRequest) -> None:
-        begin = self._busy_since()
-        if self._dropped and next(iter(self._dropped.values())) <= begin:
-            self._dropped.clear()
-        if active.since <= begin < math.inf and not self.scheduler.inbox.has(
-            lambda message: message.request_id == active.request_id and message.type == "new_request"
-        ):
-            self._dropped[active.request_id] = time.monotonic()
 
     def _abort_in_scheduler(self, request_id: str) -> None:
         for part_id in self.groups.end(request_id):

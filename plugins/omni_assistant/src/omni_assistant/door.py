@@ -1,7 +1,9 @@
 """The entry stage: recordings go to the recogniser, messages to the language model, where transcripts take the place of recordings.
 
-Its results are plain data: ``to``, the stages that get something; ``recordings``, a message for each; ``inputs`` of the language model, in
-which a part is ``None`` where a recording was; ``places``, message and part of each; ``waits``, the stages whose results make the inputs.
+A text that is to be spoken as it is goes to the voice alone. Its results are plain data: ``to``, the stages that get something;
+``recordings``, a message for each; ``inputs`` of the language model, in which a part is ``None`` where a recording was; ``places``, message
+and part of each; ``waits``, the stages whose results make the inputs; ``speech``, the inputs of the voice, without a message where the
+language model writes it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.api import (
+    SPEECH,
     InvalidRequestError,
     OmniRequest,
     Scheduler,
@@ -64,23 +67,28 @@ class Live(StreamingScheduler[str]):
 
 
 def opened(
-    payload: StagePayload, asr: str, llm: str, waits: list[str], several: bool, live: bool = False
+    payload: StagePayload, asr: str, llm: str, tts: str, waits: list[str], several: bool, live: bool = False
 ) -> dict[str, Any]:
     """Return what the parts get of a request.
 
     Args:
-        asr, llm: the entry stages of both parts.
+        asr, llm, tts: the entry stages of the parts.
         waits: this stage, and the one that writes recordings down.
         several: the recogniser hears several recordings of a request.
         live: the last message is a recording that comes as a stream.
 
     Raises:
-        InvalidRequestError: it has no messages, or recordings that the recogniser does not take.
+        InvalidRequestError: it has no messages, or recordings that the recogniser does not take; or it asks for more than to be spoken.
     """
     inputs = payload.request.inputs
     messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         raise InvalidRequestError("inputs.messages: must be a list of {'role': ..., 'content': ...}")
+    voice = {name: inputs[name] for name in ("references",) if name in inputs}
+    if SPEECH in (wanted := _modalities(payload)):
+        if len(wanted) > 1 or live or not messages:
+            raise InvalidRequestError("modalities: 'speech' speaks the text of the last message, and stands alone")
+        return {"to": [tts], "speech": {"messages": messages[-1:], **voice}}
     written = [_without_sound(each) for each in messages]
     places = [
         (number, index)
@@ -97,9 +105,10 @@ def opened(
     elif not places and _wants_transcript(payload):
         raise InvalidRequestError("messages: there is no recording to write down")
     return {
-        "to": [llm, *([LIVE] if live else [asr] if places else [])],
+        "to": [llm, *([LIVE] if live else [asr] if places else []), tts],
         "recordings": recordings,
-        "inputs": {**inputs, "messages": written},
+        "inputs": {**{name: each for name, each in inputs.items() if name not in voice}, "messages": written},
+        "speech": {"messages": [], **voice},
         "places": places,
         "waits": waits if places else waits[:1],
     }
@@ -113,8 +122,11 @@ def _only_one(places: list[tuple[int, int]], live: bool, several: bool) -> Inval
 
 
 def _wants_transcript(payload: StagePayload) -> bool:
-    composed = payload.request.composed or {}
-    return "transcript" in (composed.get("modalities") or ())
+    return "transcript" in _modalities(payload)
+
+
+def _modalities(payload: StagePayload) -> list[str]:
+    return list((payload.request.composed or {}).get("modalities") or ())
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:
@@ -149,6 +161,23 @@ def recordings(payload: StagePayload) -> dict[str, Any]:
 def messages(payload: StagePayload) -> dict[str, Any]:
     """Return what waits for the transcripts before the language model."""
     return {name: payload.data[name] for name in ("inputs", "places", "waits")}
+
+
+def speech(payload: StagePayload) -> dict[str, Any]:
+    """Return the inputs of the voice."""
+    found: dict[str, Any] = payload.data["speech"]
+    return found
+
+
+def opens(request_id: str, source: str, payload: StagePayload) -> list[str]:
+    """Return the stage whose result is, or opens, the request to the voice: the text of the language model comes after that."""
+    return ["door-door"]
+
+
+def opening(payloads: Mapping[str, StagePayload]) -> StagePayload:
+    """Return that result."""
+    [found] = payloads.values()
+    return found
 
 
 def waits(request_id: str, source: str, payload: StagePayload) -> list[str] | None:

@@ -59,26 +59,35 @@ def assistant(
     recogniser, writer, voice = (
         _part(name, source, options) for name, source in {"asr": asr, "llm": llm, "tts": tts}.items()
     )
-    heard = _recogniser(recogniser)
-    entry = f"llm-{_writer(writer).resolved_entry_stage}"
-    takes = writer.interface.inputs if writer.interface is not None else []
-    door = _door(f"asr-{heard.resolved_entry_stage}", entry, heard, takes)
+    heard, written, spoken = _recogniser(recogniser), _writer(writer), _voice(voice)
+    entries = {
+        name: f"{name}-{part.resolved_entry_stage}" for name, part in zip(PARTS, (heard, written, spoken), strict=True)
+    }
+    door = _door(heard, written, spoken, entries)
     live = [Edge("door.live", "asr", stream=True)] if len(door.stages) > 1 else []
     whole = compose(
-        {"door": door, "asr": heard, "llm": writer, "tts": _voice(voice)},
+        {"door": door, "asr": heard, "llm": written, "tts": spoken},
         [
             Edge("door.door", "asr", "omni_assistant.door:recordings"),
             Edge("door.door", "llm", "omni_assistant.door:messages"),
+            Edge("door.door", "tts", "omni_assistant.door:speech"),
             *live,
             Edge("asr", "llm", "omni_assistant.hearing:texts", keep=True),
             Edge("llm", "tts", stream=True, keep=True),
         ],
         name="assistant",
     )
-    sources = [each.name for each in whole.stages if entry in each.next_stages]
-    waits, merged = "omni_assistant.door:waits", "omni_assistant.door:merged"
-    joined = evolve(whole.stage(entry), wait_for=sources, wait_for_fn=waits, merge_fn=merged)
-    return evolve(whole, stages=[joined if each.name == entry else each for each in whole.stages])
+    joined = {entries["llm"]: ("waits", "merged"), entries["tts"]: ("opens", "opening")}
+    return evolve(whole, stages=[_waiting(whole, each, *joined.get(each.name, ())) for each in whole.stages])
+
+
+def _waiting(whole: PipelineConfig, stage: StageConfig, *functions: str) -> StageConfig:
+    """Return a stage that waits for the results of other parts as two functions of the door say, or the stage itself."""
+    if not functions:
+        return stage
+    sources = [each.name for each in whole.stages if stage.name in each.next_stages]
+    waits, merge = (f"omni_assistant.door:{each}" for each in functions)
+    return evolve(stage, wait_for=sources, wait_for_fn=waits, merge_fn=merge)
 
 
 def _part(name: str, source: str | PipelineConfig | None, options: Mapping[str, Any]) -> PipelineConfig:
@@ -127,15 +136,17 @@ def _voice(config: PipelineConfig) -> PipelineConfig:
         raise _unfit("tts", config, "must be a pipeline that speaks given texts")
     if "text" not in offer.input_streams:
         raise _unfit("tts", config, "speaks whole texts only; choose a voice that speaks a text while it is written")
-    return config
+    return evolve(config, interface=evolve(offer, outputs=["audio", SPEECH]))
 
 
-def _door(asr: str, llm: str, heard: PipelineConfig, takes: list[str]) -> PipelineConfig:
-    """Return the part that gets the requests. ``asr``, ``llm``: entry stages; ``takes``: inputs of the language model."""
+def _door(
+    heard: PipelineConfig, written: PipelineConfig, spoken: PipelineConfig, entries: Mapping[str, str]
+) -> PipelineConfig:
+    """Return the part that gets the requests, which may bring what the others take. ``entries``: their entry stages."""
+    takes, voice = _offer("llm", written).inputs, _offer("tts", spoken)
     streams = [each for each in _offer("asr", heard).input_streams if each == "audio"]
     arguments = {
-        "asr": asr,
-        "llm": llm,
+        **entries,
         "waits": ["door-door", f"asr-{heard.terminal_stages[0]}"],
         "several": heard.stages[0].expand_fn == _EACH,
     }
@@ -152,8 +163,8 @@ def _door(asr: str, llm: str, heard: PipelineConfig, takes: list[str]) -> Pipeli
         live = StageConfig(name="live", process="door", factory="omni_assistant.door:Live", terminal=True)
         ends = "omni_assistant.door:streams"
         stages = [evolve(door, next=["live"], stream_to=["live"], stream_done_to_fn=ends), live]
-    inputs = list(dict.fromkeys(["text", *takes, "audio"]))
-    offer = Interface(inputs=inputs, input_streams=streams, reads_transcripts=True)
+    inputs = list(dict.fromkeys(["text", *takes, "audio", *(each for each in voice.inputs if each == "reference")]))
+    offer = Interface(inputs=inputs, input_streams=streams, reads_transcripts=True, reference_text=voice.reference_text)
     return PipelineConfig(model_path=NO_MODEL, name="door", stages=stages, interface=offer)
 
 

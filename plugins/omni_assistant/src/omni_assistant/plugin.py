@@ -22,7 +22,7 @@ def omni_pipelines() -> list[Component]:
                 "llm_NAME": "likewise of the language model",
                 "tts_NAME": "likewise of the voice",
             },
-            interface=Interface(inputs=["text", "audio"], outputs=["transcript", "text", "audio"]),
+            interface=Interface(inputs=["text", "audio"], outputs=["transcript", "text", "audio", "speech"]),
             default_model="omni_assistant.pipeline:no_model",
             conformance="omni_testing.ours.assistant:AssistantConformance",
         )

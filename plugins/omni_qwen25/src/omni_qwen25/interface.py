@@ -82,7 +82,10 @@ TEXT_INTERFACE = Interface(
     metadata=_METADATA,
     limits=asdict(LIMITS),
     completes=True,
-    prompts={"transcription": "Transcribe the audio into text."},
+    prompts={
+        "transcription": "Transcribe the audio into text.",
+        "translation": "Translate the speech into English. Write the translation and nothing else.",
+    },
     warmup=[_hello("text")],
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
@@ -67,6 +68,19 @@ class Guess(str):
     __slots__ = ()
 
 
+class Heard(str):
+    """A piece of a transcript, with what is told of it: the text is that of the chunk, which may be empty."""
+
+    chunk: TranscriptChunk
+
+    @classmethod
+    def of(cls, chunk: TranscriptChunk) -> Heard:
+        """Return a chunk as a piece."""
+        made = cls(chunk.text)
+        made.chunk = chunk
+        return made
+
+
 @define(eq=False)
 class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
@@ -81,6 +95,7 @@ class Call:
         transcript: the whole of it, with its times.
         input: the input that is still coming; the request is without it.
         guesses: true if :meth:`pieces` has :class:`Guess` pieces, too.
+        tells: true if its pieces of text are :class:`Heard` ones: all that is told of segments, words and tokens comes with them.
         heard_seconds: of the recording that is to be written down, by its header.
         logprobs: of the tokens of its text, where they are asked for; those that :meth:`fresh_logprobs` has not returned.
         fields: the client's fields by those of the pipeline, for errors.
@@ -94,6 +109,7 @@ class Call:
     transcribes: bool = field(default=False, kw_only=True)
     thinks: bool = field(default=False, kw_only=True)
     guesses: bool = field(default=False, kw_only=True)
+    tells: bool = field(default=False, kw_only=True)
     heard_seconds: float = field(default=0.0, kw_only=True)
     input: LiveInput | None = field(default=None, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
@@ -112,6 +128,7 @@ class Call:
     _wrote: bool = False
     _told_words: int = 0
     _guess: str = ""
+    _told: Counter[str] = field(factory=Counter)
     _texts: int = 0
 
     async def pieces(self) -> AsyncGenerator[str | Sound]:
@@ -147,6 +164,8 @@ class Call:
                             self.body.give_back()
                         media.leave()  # the first result comes after the media have been read
                         piece = self._piece(event.data)
+                        if self.tells and not isinstance(piece, Sound):
+                            piece = self._heard(piece, event.data)
                         if piece is not None:
                             yield piece
                         if (
@@ -237,6 +256,15 @@ class Call:
         if isinstance(data, str):
             return self._text(data)
         return None
+
+    def _heard(self, text: str | None, data: Any) -> Heard | None:
+        """Return a piece of text with what a result tells of it: of a whole transcript, what no chunk has told."""
+        found: dict[str, Any] = {}
+        for name in ("segments", "words", "logprobs"):
+            new = getattr(data, name, [])[self._told[name] if isinstance(data, Transcript) else 0 :]
+            self._told[name] += len(new)
+            found[name] = new
+        return Heard.of(TranscriptChunk(text or "", **found)) if text or any(found.values()) else None
 
     def _text(self, text: str) -> str | None:
         if not text:

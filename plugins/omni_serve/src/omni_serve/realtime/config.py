@@ -21,6 +21,8 @@ from omni_serve.ignored import check_unknown, ignore
 from omni_serve.parameters import ignore_parameter
 from omni_serve.realtime import beta
 from omni_serve.realtime.audio import AudioType, Wire
+from omni_serve.realtime.patches import at, merged, without
+from omni_serve.realtime.sentence_end import Eagerness
 
 READ_ONLY = ("id", "object", "expires_at")
 """Fields of a session object that clients send back as they got them."""
@@ -58,20 +60,25 @@ PCM = Format(type="audio/pcm", rate=24_000)
 
 
 class ServerVad(Fields):
-    """The server finds the turns of the user by voice activity."""
+    """The server finds the turns of the user by voice activity; ``semantic_vad``: and ends them by what was said, too."""
 
-    type: Literal["server_vad"]
+    type: Literal["server_vad", "semantic_vad"]
     threshold: float = Field(default=0.5, ge=0, le=1)
     prefix_padding_ms: int = Field(default=300, ge=0, le=5_000)
     silence_duration_ms: int = Field(default=500, ge=20, le=10_000)
     create_response: bool = True
     interrupt_response: bool = True
+    eagerness: Eagerness | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_type(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {**given, "eagerness": given.get("eagerness") or "auto" if given.get("type") == "semantic_vad" else None}
 
 
 SERVER_VAD = ServerVad(type="server_vad")
-
-_VALUES = ("format", "voice")
-"""Objects that are replaced and refused as a whole."""
 
 _OF_REPLIES = ("create_response", "interrupt_response")
 """Its fields that a session without replies has not."""
@@ -285,23 +292,18 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
     for name in [each for each in given if each not in SessionConfig.model_fields and not offer.reads(each)]:
         if (value := given.pop(name)) != as_shown.get(name):  # clients send a session back as they got it
             ignore_parameter(name, value, SessionConfig.model_fields, where=where)
-    if _at(given, "audio", "input", "turn_detection", "type") == "semantic_vad":
-        # No model here judges if a sentence is complete: turns end by voice activity.
-        ignore(f"{where}.audio.input.turn_detection.type")
-        given = _merged(given, {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
     before = config.model_dump()
-    if isinstance(
-        _at(patch, "audio", "input", "turn_detection"), dict
-    ):  # it says the differences from the server's own
+    if isinstance(at(patch, "audio", "input", "turn_detection"), dict):  # it says the differences from the server's own
         before["audio"]["input"]["turn_detection"] = (
             before["audio"]["input"]["turn_detection"] or offer.vad.model_dump()
         )
-    made = _validated(_merged(before, given), where)
+    made = _validated(merged(before, given), where)
     if made.audio.input.transcription is None and made.transcribes_only:
         made = _transcribing(made, Transcription())
     elif made.audio.input.transcription is not None and not (offer.transcribes or made.transcribes_only):
         ignore(f"{where}.audio.input.transcription")
         made = _transcribing(made, None)
+    made = _ending_turns(made, offer, at(given, "audio", "input", "turn_detection"), where)
     offer.verify(made, where)
     return made
 
@@ -320,7 +322,7 @@ def applied(
             return updated(config, patch, offer, where), errors
         except ApiError as error:
             path = (error.param or "").removeprefix(where).partition("[")[0].split(".")[1:]
-            less = _without(patch, path)
+            less = without(patch, path)
             if less == patch or len(errors) >= _MOST_ERRORS:
                 raise
             errors.append(error)
@@ -328,17 +330,6 @@ def applied(
 
 
 _MOST_ERRORS = 16
-
-
-def _without(patch: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
-    """Return the patch without the field at a path, without the object that lacks it, or without the one value that has it."""
-    name, *rest = path or [""]
-    rest = [] if name in _VALUES else rest
-    made = {key: value for key, value in patch.items() if key != name}
-    inner = patch.get(name)
-    if rest and isinstance(inner, dict) and rest[0] in inner:
-        made[name] = _without(inner, rest)
-    return made
 
 
 def check_names(given: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
@@ -364,6 +355,19 @@ def _transcribing(config: SessionConfig, transcription: Transcription | None) ->
     return config.model_copy(update={"audio": config.audio.model_copy(update={"input": sound})})
 
 
+def _ending_turns(config: SessionConfig, offer: Offer, given: Any, where: str) -> SessionConfig:
+    """Return the configuration with turns that end by voice activity where what is said is not written down meanwhile."""
+    sound = config.audio.input
+    vad, writes = sound.turn_detection, offer.listens and sound.transcription is not None
+    if vad is None or (vad.eagerness is not None and writes):
+        return config
+    for name in ("type",) * (vad.eagerness is not None) + ("eagerness",) * (at(given, "eagerness") is not None):
+        ignore(f"{where}.audio.input.turn_detection.{name}")
+    vad = vad.model_copy(update={"type": "server_vad", "eagerness": None})
+    sound = sound.model_copy(update={"turn_detection": vad})
+    return config.model_copy(update={"audio": config.audio.model_copy(update={"input": sound})})
+
+
 def _validated(fields: dict[str, Any], where: str) -> SessionConfig:
     try:
         return SessionConfig.model_validate(fields)
@@ -380,20 +384,3 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for each in getattr(annotation, "__args__", ()) for model in _models(each)]
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(old)
-    for name, value in new.items():
-        before = made.get(name)
-        if isinstance(before, dict) and isinstance(value, dict) and name not in _VALUES:
-            made[name] = _merged(before, value)
-        else:
-            made[name] = value
-    return made
-
-
-def _at(data: Any, *path: str) -> Any:
-    for name in path:
-        data = data.get(name) if isinstance(data, Mapping) else None
-    return data

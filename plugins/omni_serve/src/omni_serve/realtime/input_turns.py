@@ -12,6 +12,7 @@ from omni_serve.realtime.audio import INPUT_RATE, LEAST_MS, InputAudio
 from omni_serve.realtime.buffer import InputBuffer
 from omni_serve.realtime.config import AudioInput
 from omni_serve.realtime.frames import Frame, FrameBuffer
+from omni_serve.realtime.sentence_end import SentenceEnd
 from omni_serve.realtime.vad import Detector, TurnDetector
 
 _BEFORE_MS = 500
@@ -153,6 +154,11 @@ class InputTurns:
             else:
                 yield from self._new()
 
+    def said(self, text: str) -> None:
+        """Take the text of the turn in progress, as far as it is written."""
+        if self._turns is not None and self._turns.rule is not None:
+            self._turns.rule.said(text)
+
     def commit(self) -> TurnEnded:
         """Return what is in the buffer, as a turn with all frames.
 
@@ -200,7 +206,9 @@ class InputTurns:
         vad, self._turns = self.config.turn_detection, None
         if vad is not None:
             at = self._buffer.end
-            self._turns = TurnDetector(self.detector(), vad.threshold, vad.silence_duration_ms, at=at)
+            usual, eagerness = vad.silence_duration_ms, vad.eagerness
+            rule = None if eagerness is None else SentenceEnd(usual, eagerness)
+            self._turns = TurnDetector(self.detector(), vad.threshold, usual, at=at, rule=rule)
 
 
 def _samples(milliseconds: int) -> int:

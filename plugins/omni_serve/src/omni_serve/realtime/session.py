@@ -134,9 +134,8 @@ class Session:
         """Take the failure of a reply."""
         if self.reply is not None and self.reply.id == reply:
             is_inside = self.reply.conversation_id is not None
-            if (
-                error.status == 413 and is_inside and self.conversation.forget_frames()
-            ):  # else all turns to come fail, too
+            # Else all turns to come fail, too.
+            if error.status == 413 and is_inside and self.conversation.forget_frames():
                 self._do(self.frames.tell("room"))
             details = {"type": error.body["error"]["type"], "code": error.code, "message": error.message}
             self._end("failed", now, error=details)
@@ -145,6 +144,8 @@ class Session:
     def said(self, item: str, text: str, guess: str = "") -> list[Action]:
         """Take words of a transcript; ``guess``: those that may follow, and may still change."""
         self._do(self._transcripts.said(item, text, guess))
+        if item == self._turn:
+            self._heard.said(self._transcripts.text(item) + guess)
         return self._take()
 
     def taken(self, item: str, count: int) -> list[Action]:
@@ -205,9 +206,8 @@ class Session:
             self._turn = ""
         if not self._turn or config.audio.input.transcription != before.transcription:
             self._do(self._transcripts.drop())
-        shown = self.shown()
         is_beta = answer.startswith("transcription") and self.config.transcribes_only
-        self._send(answer, session=beta.shown_transcription(shown) if is_beta else shown)
+        self._send(answer, session=beta.shown_transcription(self.shown()) if is_beta else self.shown())
         for error in errors:
             self._send("error", error=error_of(error, event_id))
 

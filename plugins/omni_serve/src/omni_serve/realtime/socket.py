@@ -94,6 +94,7 @@ class Connection:
         self._outbox: asyncio.Queue[dict[str, Any] | Show] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
+        self._unwanted: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._heard: dict[str, LiveInput] = {}
         self._now = asyncio.get_running_loop().time
@@ -177,12 +178,24 @@ class Connection:
             event = await self._outbox.get()
             if self._outbox.qsize() < FULL:
                 self._room.set()
+            if self._is_unwanted(event):
+                self._outbox.task_done()
+                continue
             if isinstance(event, Show):
                 text = await asyncio.to_thread(_shown, event)
             else:
                 text = json.dumps(event, separators=(",", ":"))
             await sent(self._socket.send_text(text))
             self._outbox.task_done()
+
+    def _is_unwanted(self, event: dict[str, Any] | Show) -> bool:
+        """Return whether it is sound of an aborted reply, which waits because the client reads slowly."""
+        unwanted = self._unwanted
+        if self._outbox.empty():
+            self._unwanted = set()
+        if isinstance(event, Show) or event["type"] != "response.output_audio.delta":
+            return False
+        return event["response_id"] in unwanted
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -202,6 +215,7 @@ class Connection:
                 self._heard[action.item].finish()
             elif isinstance(action, Abort) and action.reply in self._running:
                 self._running[action.reply].cancel()
+                self._unwanted.add(action.reply)
                 self._server.metrics.overruns.inc(action.overrun)
         waiting = self._outbox.qsize()
         if waiting >= BROKEN:

@@ -37,6 +37,7 @@ class _Turn:
         is_kept: its item is in the conversation.
         is_silent: words of it were sent by a request that has been given up, so that the next one may only send all of them at its end.
         waiting: samples that the recogniser has not taken.
+        text: that is final.
         spoke: words of it were sent.
         guess: there are words on the client's screen that may still change.
         end: how it ended: its text or what is wrong, and what it used.
@@ -47,6 +48,7 @@ class _Turn:
     is_kept: bool = False
     is_silent: bool = False
     waiting: int = 0
+    text: str = ""
     spoke: bool = False
     guess: bool = False
     end: tuple[str | ApiError, Mapping[str, int]] | None = None
@@ -78,6 +80,10 @@ class Transcripts:
     def pending(self) -> bool:
         """Return if the transcript of a turn in the conversation is still to come."""
         return any(turn.is_kept for turn in self._turns.values())
+
+    def text(self, item: str) -> str:
+        """Return what is written of a turn in progress and will not change."""
+        return self._turns[item].text if item in self._turns else ""
 
     def hear(self, item: str, samples: Samples, wanted: Transcription) -> list[Step]:
         """Take the next sound of the turn in progress, which begins with it. Without room for one more it is written down at its end."""
@@ -124,6 +130,8 @@ class Transcripts:
     def said(self, item: str, text: str, guess: str = "") -> list[Step]:
         """Take words that are final, and those that may follow and may still change: they are shown to those who read them."""
         turn = self._turns.get(item)
+        if turn is not None:
+            turn.text += text
         if turn is None or turn.end is not None or turn.is_silent or (turn.is_kept and self._item(item) is None):
             return []
         text = text if turn.spoke else text.lstrip()

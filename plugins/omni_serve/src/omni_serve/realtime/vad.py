@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 from omni_core.api import ConfigError, did_you_mean
 from omni_serve.encoders import Samples
 from omni_serve.realtime.audio import INPUT_RATE
+from omni_serve.realtime.sentence_end import SentenceEnd
 
 
 class Detector(Protocol):
@@ -102,6 +103,7 @@ class TurnDetector:
     Attributes:
         threshold: the score from which a frame is speech. Within a turn, 0.15 less is enough.
         least_ms: of speech in a row before a turn begins; shorter sounds are clicks.
+        rule: says how much silence ends a turn, in place of ``silence_ms``.
         at: the position, in samples since the beginning of the session, up to which scores are known.
     """
 
@@ -109,6 +111,7 @@ class TurnDetector:
     threshold: float = 0.5
     silence_ms: int = 500
     least_ms: int = 60
+    rule: SentenceEnd | None = None
     at: int = 0
     speaking: bool = False
     _heard: int = 0
@@ -128,6 +131,8 @@ class TurnDetector:
         """Take the turn as ended."""
         self.speaking = False
         self._heard = self._silent = 0
+        if self.rule is not None:
+            self.rule.said("")
 
     def _frame(self, samples: Samples) -> Border | None:
         least = self.threshold - (0.15 if self.speaking else 0.0)
@@ -140,7 +145,10 @@ class TurnDetector:
             self.speaking, self._silent = True, 0
             return Border("started", self.at - self._heard)
         self._silent = 0 if is_speech else self._silent + len(samples)
-        if self._silent * 1000 < self.silence_ms * INPUT_RATE or not self._silent:
+        if is_speech and self.rule is not None:
+            self.rule.spoke()
+        most = self.silence_ms if self.rule is None else self.rule.silence_ms
+        if self._silent * 1000 < most * INPUT_RATE or not self._silent:
             return None
         self.stop()
         return Border("stopped", self.at)

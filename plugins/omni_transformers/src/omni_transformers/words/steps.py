@@ -74,12 +74,14 @@ class Text:
         text: up to the stop string.
         ids: the tokens, the last one included.
         finish_reason: ``stop`` or ``length``.
+        logprobs: of the tokens, if they were asked for.
     """
 
     text: str
     ids: list[int]
     finish_reason: str
     usage: dict[str, int]
+    logprobs: list[float] = field(factory=list)
 
 
 @frozen
@@ -154,7 +156,8 @@ class Writer:
         prompt = inputs["input_ids"][0].tolist() if "input_ids" in inputs else []
         config = greedy(generation_config(self.model))
         penalised = [] if self.model.config.is_encoder_decoder else prompt
-        choice = Choice(given, GROUP, penalised, self.stop_ids, constraint, given.pop("top_logprobs", None))
+        told, top = given.pop("logprobs", False), given.pop("top_logprobs", None)
+        choice = Choice(given, GROUP, penalised, self.stop_ids, constraint, 0 if told else top)
         most = config.max_new_tokens = self._room(prompt, choice.params.max_new_tokens)
         config.max_length = None
         config.eos_token_id = sorted(choice.params.stop_ids) or None
@@ -187,7 +190,8 @@ class Writer:
         yield stops.text[sent:end] or None
         ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
-        return Text(stops.text[:end], ids, "stop" if ended else "length", usage)
+        logprobs = [each[0][1] for each in choice.logprobs]
+        return Text(stops.text[:end], ids, "stop" if ended else "length", usage, logprobs)
 
     def _room(self, prompt: list[int], wanted: int) -> int:
         """Return how many tokens may be written.

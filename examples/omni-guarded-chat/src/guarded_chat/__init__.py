@@ -1,0 +1,1 @@
+"""A guard before any pipeline, and a translator behind it."""
