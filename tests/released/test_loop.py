@@ -44,6 +44,12 @@ QUESTIONS = [
 AT_ONCE, TURNS = 4, 2
 SAID = {"instructions": "You are a helpful assistant. Answer in one short sentence.", "temperature": 0}
 TOKENS = 40
+SESSION: Any = {
+    "type": "realtime",
+    "output_modalities": ["audio"],
+    "max_output_tokens": TOKENS,
+    "audio": {"input": {"transcription": {}, "turn_detection": {"type": "server_vad"}}},
+}
 
 
 @define
@@ -87,27 +93,26 @@ def server(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
         process.wait()
 
 
+async def say(connection: Any, spoken: np.ndarray, begin: float) -> None:
+    """Send speech at its pace, behind a tenth of a second of silence and before a second of it."""
+    samples = (np.pad(spoken, (STEP, RATE)) * 32767).astype(np.int16)
+    for start in range(0, len(samples), STEP):
+        await asyncio.sleep(begin + (start + STEP) / RATE - time.monotonic())  # when it is recorded
+        piece = samples[start : start + STEP].tobytes()
+        await connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
+
+
 async def conversation(client: openai.AsyncOpenAI, questions: list[str]) -> list[Turn]:
     """Ask one after the other in one session, at the pace of speech."""
-    audio: dict[str, Any] = {"input": {"transcription": {}, "turn_detection": {"type": "server_vad"}}}
-    session: Any = {"type": "realtime", "output_modalities": ["audio"], "max_output_tokens": TOKENS, "audio": audio}
     turns = []
     async with client.realtime.connect(model="assistant") as connection:
-        await connection.session.update(session={**session, **SAID})
+        await connection.session.update(session={**SESSION, **SAID})
         for question in questions:
             spoken = speak(question, rate=RATE)
             ends = len(np.trim_zeros(np.where(np.abs(spoken) > 0.01, 1, 0), "b")) / RATE
-            samples = (np.pad(spoken, (STEP, RATE)) * 32767).astype(np.int16)
             turn, begin = Turn(question), time.monotonic()
-
-            async def listen(samples: np.ndarray, begin: float) -> None:
-                for start in range(0, len(samples), STEP):
-                    await asyncio.sleep(begin + start / RATE - time.monotonic())
-                    piece = samples[start : start + STEP].tobytes()
-                    await connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
-
             async with asyncio.timeout(180):
-                speaking = asyncio.create_task(listen(samples, begin))
+                speaking = asyncio.create_task(say(connection, spoken, begin))
                 async for event in connection:
                     happened(turn, event, time.monotonic() - begin - STEP / RATE - ends)
                     if event.type == "response.done":
@@ -210,3 +215,35 @@ def test_twelve_questions_and_four_conversations_at_once(server: tuple[str, psut
     assert misheard <= asked / 5
     unlike, said = wrong([(turn.answer, other) for turn, other in zip([*alone, *together], outside, strict=True)])
     assert unlike <= said / 4
+
+
+def test_an_answer_that_is_interrupted_falls_silent(server: tuple[str, psutil.Process]) -> None:
+    """No sound is sent once the speech of the user is detected."""
+
+    async def interrupt() -> tuple[float, float]:
+        client = openai.AsyncOpenAI(base_url=server[0], api_key="none")
+        question, more = (speak(each, rate=RATE) for each in (QUESTIONS[1], QUESTIONS[2]))
+        told = {**SESSION, "instructions": "You tell long stories in short sentences.", "max_output_tokens": 200}
+        tasks, begin, detected, ended = [], 0.0, 0.0, 0.0
+        async with client.realtime.connect(model="assistant") as connection, asyncio.timeout(180):
+            await connection.session.update(session=told)
+            tasks.append(asyncio.create_task(say(connection, question, time.monotonic())))
+            async for event in connection:
+                assert event.type != "error", event.error
+                if event.type == "response.output_audio.delta":
+                    assert not detected, "sound after the speech of the user"
+                    if not begin:
+                        begin = time.monotonic()
+                        tasks.append(asyncio.create_task(say(connection, more, begin)))
+                elif event.type == "input_audio_buffer.speech_started" and begin:
+                    detected = time.monotonic() - begin - STEP / RATE
+                elif event.type == "response.done":
+                    ended = time.monotonic() - begin - STEP / RATE
+                    assert event.response.status == "cancelled"
+                    break
+            await asyncio.gather(*tasks)
+        return detected, ended
+
+    detected, ended = asyncio.run(interrupt())
+    assert 0 < detected <= ended
+    print(f"\nInterrupted: speech is detected after {detected:.2f} s, the answer has ended after {ended:.2f} s")
