@@ -60,10 +60,12 @@ async def test_two_ranks_equal_one(
     async with open_async(sharded(checkpoints[shape], 2, expert_parallel=expert_parallel)) as client:
         assert {"thinker_tp0", "thinker_tp1"} <= set(client.process_ids)
         both = await asyncio.gather(*(client.submit(request) for request in requests))
-        single = await client.submit(requests[0])
-        assert list(single["decode"].token_ids) == list(alone[0]["decode"].token_ids), "without other requests"
+        single = await client.submit(requests[-1])
+        assert list(single["decode"].token_ids) == list(alone[-1]["decode"].token_ids), "without other requests"
         for index, (one, two) in enumerate(zip(alone, both, strict=True)):
-            assert list(two["decode"].token_ids) == list(one["decode"].token_ids), index
+            assert one.keys() == two.keys()
+            if "decode" in one:  # a given text is spoken, and not written
+                assert list(two["decode"].token_ids) == list(one["decode"].token_ids), index
             assert np.array_equal(np.asarray(two["code2wav"].codes), np.asarray(one["code2wav"].codes)), index
             np.testing.assert_allclose(two["code2wav"].samples, one["code2wav"].samples, atol=1e-4)
         assert await steps_of_both(client) > 0

@@ -94,7 +94,7 @@ class Oracle:
 
 
 def mixed(cases: dict[str, Any]) -> list[OmniRequest]:
-    """Eight requests: every modality, greedy and sampled, long and short, with their own seeds."""
+    """Requests of every modality, greedy and sampled, long and short, with their own seeds."""
     made = []
     for index, (_, case) in enumerate(sorted(cases.items())):
         request = request_of(case)

@@ -105,8 +105,8 @@ async def test_openai_s_client_talks_to_it(pipe: AsyncPipe) -> None:
     assert transcript.text
     again = await client.chat.completions.create(**{**asking, "messages": [words]})
     assert again.choices[0].message.content == written.choices[0].message.content
-    with pytest.raises(openai.BadRequestError, match="answers in its own words and reads no text aloud"):
-        await client.audio.speech.create(model="assistant", voice="default", input="Hello.")
+    aloud = await client.audio.speech.create(model="assistant", voice="default", input="Hello.", response_format="wav")
+    assert len(soundfile.read(io.BytesIO(aloud.content))[0])
 
 
 @pytest.mark.parametrize("architecture", [live.KYUTAI, pytest.param(live.VOXTRAL, marks=pytest.mark.full)])

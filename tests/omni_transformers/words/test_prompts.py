@@ -156,7 +156,7 @@ def test_a_video_is_taken_as_its_processor_says(tmp_path: Path, says: dict[str, 
 def test_what_a_checkpoint_offers() -> None:
     seen, heard = interface(read(str(checkpoint(LLAVA)))), interface(read(str(checkpoint(QWEN_AUDIO))))
     assert (seen.inputs, seen.prompts, seen.limits["max_image_pixels"]) == (["text", "image"], {}, 50_000_000)
-    assert (heard.inputs, list(heard.prompts)) == (["text", "audio"], ["transcription"])
+    assert (heard.inputs, list(heard.prompts)) == (["text", "audio"], ["transcription", "translation"])
     recogniser = interface(read(str(checkpoint("Qwen3ASRForConditionalGeneration"))))
     assert recogniser.roles == {"transcription": "answer"}
     assert {"language", "prompt", "temperature"} <= {each.name for each in recogniser.groups[0].parameters}
