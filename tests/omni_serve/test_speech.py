@@ -14,6 +14,7 @@ import numpy as np
 import openai
 import pytest
 import soxr
+from attrs import evolve
 from omni_serve_clients import http_client, socket_to
 from serve_stages import PACING, RATE, READING, speaking_pipeline, tone
 
@@ -146,6 +147,7 @@ async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
         ({"input": "x" * 4097}, "input"),
         ({"input": " "}, "input"),
         ({"input": "refuse"}, "input"),
+        ({"input": "unsayable"}, "input"),
         ({"speed": 5}, "speed"),
         ({"response_format": "ogg"}, "response_format"),
         ({"sample_rate": 7_999}, "sample_rate"),
@@ -236,6 +238,17 @@ async def test_the_speed_is_that_of_a_pipeline_that_has_one() -> None:
     assert both.json()["error"]["param"] == "speed"
 
 
+async def test_instructions_that_a_voice_does_not_read_are_named() -> None:
+    async with open_async(speaking_pipeline(evolve(READING, speech_system=False))) as pipe:
+        http = http_client(app := create_app(pipe, Settings()))
+        asked = {"model": "tones", "input": "history", "instructions": "whisper", "response_format": "pcm"}
+        answer = await http.post("/v1/audio/speech", json=asked)
+        async with socket_to(app, "/v1/audio/speech/stream") as socket:
+            await socket.send_json({"type": "session.config", "model": "tones", "instructions": "whisper"})
+            told = (await socket.receive_json())["x_omni_ignored"]
+    assert (answer.content, answer.headers["x-omni-ignored"], told) == (b"", "instructions", ["instructions"])
+
+
 async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
     async with open_async(speaking_pipeline(READING)) as pipe:
         http = http_client(app := create_app(pipe, Settings()))
@@ -257,11 +270,19 @@ async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
         assert await spoken("params", extra_body={"temperature": 0.5, "seed": 3}) == pcm16(tone(told, "low"))
         for more, param in (
             ({"extra_body": {"stop": "x"}}, "stop"),
-            ({"extra_body": {"temperature": 1, "stage_sampling": {"speaker": {"temperature": 0}}}}, "temperature"),
+            (
+                {"extra_body": {"temperature": 1, "stage_sampling": {"speaker": {"temperature": 0}}}},
+                "stage_sampling.speaker.temperature",
+            ),
+            ({"extra_body": {"temperature": "hot"}}, "temperature"),
+            (
+                {"extra_body": {"stage_sampling": {"speaker": {"temperature": "hot"}}}},
+                "stage_sampling.speaker.temperature",
+            ),
         ):
             with pytest.raises(openai.BadRequestError) as raised:
                 await spoken("one", **more)
-            assert param in str(raised.value.param)
+            assert raised.value.param == param
         with pytest.raises(openai.BadRequestError) as raised:
             await spoken("refuse", instructions="whisper")
         assert raised.value.param == "instructions"  # messages[0] is what says how

@@ -129,7 +129,7 @@ class Speaker:
         self._is_output = SPEECH in interface.outputs
         parameters = server.speech_parameters if self._is_output else server.parameters
         self._how = None
-        if self._is_output and not parameters.reads("instructions"):
+        if self._is_output and interface.speech_system and not parameters.reads("instructions"):
             self._how = options.instructions or None
         elif options.instructions:
             given["instructions"] = options.instructions
@@ -145,7 +145,9 @@ class Speaker:
         self._places = {"messages[0].content": "input", VOICE: "voice"}
         if self._how is not None:
             self._places |= {"messages[0].content": "instructions", "messages[1].content": "input"}
-        self._places |= {f"stage_sampling.{group.name}.instructions": "instructions" for group in interface.groups}
+        named = [*given, *(["speed"] if options.speed != 1.0 else [])]
+        self._places |= {f"stage_sampling.{group.name}.{name}": name for group in interface.groups for name in named}
+        self._places["messages"] = "input"
         self._body = connection.scope.get("omni.body")
         self._encoder: Encoder | None = None
 
