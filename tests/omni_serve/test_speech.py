@@ -23,6 +23,7 @@ from omni_serve import Settings, create_app
 from omni_serve.app import Application
 from omni_serve.encoders import pcm16, wav_header, written
 from omni_serve.g711 import Law, to_law
+from omni_serve.streams import whole
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -131,6 +132,32 @@ async def test_a_long_piece_does_not_hold_up_the_event_loop(http: httpx2.AsyncCl
     assert await written(Slow(), np.zeros(10 * RATE, np.float32)) == b"x"
     assert await written(Slow(), np.zeros(RATE, np.float32)) == b"x"
     assert loops == [None, asyncio.get_running_loop()]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20, 3 * 2**20 + 1])
+async def test_a_long_answer_is_sent_in_steps(size: int) -> None:
+    """The web server copies what it sends on the event loop."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    await whole(body, "audio/wav", {"x-more": "1"})({"type": "http"}, never, send)
+    start, *parts = sent
+    assert {(b"content-length", str(size).encode()), (b"x-more", b"1")} <= {*start["headers"]}
+    assert b"".join(each["body"] for each in parts) == body
+    assert max(len(each["body"]) for each in parts) <= 2**20
+    assert [each.get("more_body", False) for each in parts] == [True] * (len(parts) - 1) + [False]
+    sent.clear()
+    await whole(body, "audio/wav")({"type": "http", "http_version": "1.0"}, never, send)
+    assert [value for name, value in sent[0]["headers"] if name == b"content-length"] == [str(size).encode()]
+    assert b"".join(each["body"] for each in sent[1:]) == body
+
+
+async def never() -> Any:
+    """Receive nothing."""
+    await asyncio.get_running_loop().create_future()
 
 
 async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:

@@ -5,6 +5,7 @@ The same over a WebSocket, ``/v1/audio/speech/stream``, with the text arriving i
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import AsyncGenerator
@@ -203,7 +204,7 @@ class Speaker:
                         told = bool(self._options.words) and self.words.add(piece.words)
                         if (data := await written(self._encoder, piece.samples)) or told:
                             yield data
-        if last and (rest := self.finish()):
+        if last and (rest := self.finish() if self._live else await asyncio.to_thread(self.finish)):
             yield rest
 
     def finish(self) -> bytes:
