@@ -74,6 +74,7 @@ def joined_interface(
         speech_system=speaking[0].speech_system,
         tool_format=writing[0].tool_format,
         tool_choice=writing[0].tool_choice,
+        completes=False,
         reasoning=writing[0].reasoning,
     )
     return whole, renames
