@@ -75,6 +75,7 @@ PACING = evolve(
 READING = evolve(
     INTERFACE,
     outputs=[*INTERFACE.outputs, SPEECH],
+    speech_system=True,
     groups=[INTERFACE.groups[0], ParameterGroup("speaker", SPEECH, "speech", [_SAMPLING[0], _SAMPLING[3]])],
     prompts={},
 )
@@ -82,7 +83,7 @@ READING = evolve(
 
 
 def understand(payload: StagePayload) -> dict[str, Any]:
-    """Return the words of the reply. ``fail`` and ``refuse`` are commands of the tests."""
+    """Return the words of the reply. ``fail``, ``refuse`` and ``unsayable`` are commands of the tests."""
     inputs, request = payload.request.inputs, payload.request
     texts, media = [], []
     for message in inputs["messages"]:
@@ -99,6 +100,8 @@ def understand(payload: StagePayload) -> dict[str, Any]:
         raise RuntimeError("told to fail")
     if last == "refuse":
         raise InvalidRequestError("messages[0].content: refused")
+    if last == "unsayable":
+        raise InvalidRequestError("messages: it has no word")
     words = [*last.split(), *media]
     if last == "history":
         words = [f"{role}={text}" for role, text in texts[:-1]]

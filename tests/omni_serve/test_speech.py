@@ -14,6 +14,7 @@ import numpy as np
 import openai
 import pytest
 import soxr
+from attrs import evolve
 from omni_serve_clients import http_client, socket_to
 from serve_stages import PACING, RATE, READING, speaking_pipeline, tone
 
@@ -22,6 +23,7 @@ from omni_serve import Settings, create_app
 from omni_serve.app import Application
 from omni_serve.encoders import pcm16, wav_header, written
 from omni_serve.g711 import Law, to_law
+from omni_serve.streams import whole
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -132,6 +134,32 @@ async def test_a_long_piece_does_not_hold_up_the_event_loop(http: httpx2.AsyncCl
     assert loops == [None, asyncio.get_running_loop()]
 
 
+@pytest.mark.parametrize("size", [0, 1, 2**20, 3 * 2**20 + 1])
+async def test_a_long_answer_is_sent_in_steps(size: int) -> None:
+    """The web server copies what it sends on the event loop."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    await whole(body, "audio/wav", {"x-more": "1"})({"type": "http"}, never, send)
+    start, *parts = sent
+    assert {(b"content-length", str(size).encode()), (b"x-more", b"1")} <= {*start["headers"]}
+    assert b"".join(each["body"] for each in parts) == body
+    assert max(len(each["body"]) for each in parts) <= 2**20
+    assert [each.get("more_body", False) for each in parts] == [True] * (len(parts) - 1) + [False]
+    sent.clear()
+    await whole(body, "audio/wav")({"type": "http", "http_version": "1.0"}, never, send)
+    assert [value for name, value in sent[0]["headers"] if name == b"content-length"] == [str(size).encode()]
+    assert b"".join(each["body"] for each in sent[1:]) == body
+
+
+async def never() -> Any:
+    """Receive nothing."""
+    await asyncio.get_running_loop().create_future()
+
+
 async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
     answer = await client.audio.speech.create(model="tones", voice="low", input="one")
     assert answer.response.headers["content-type"] == "audio/mpeg"
@@ -146,6 +174,7 @@ async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
         ({"input": "x" * 4097}, "input"),
         ({"input": " "}, "input"),
         ({"input": "refuse"}, "input"),
+        ({"input": "unsayable"}, "input"),
         ({"speed": 5}, "speed"),
         ({"response_format": "ogg"}, "response_format"),
         ({"sample_rate": 7_999}, "sample_rate"),
@@ -236,6 +265,17 @@ async def test_the_speed_is_that_of_a_pipeline_that_has_one() -> None:
     assert both.json()["error"]["param"] == "speed"
 
 
+async def test_instructions_that_a_voice_does_not_read_are_named() -> None:
+    async with open_async(speaking_pipeline(evolve(READING, speech_system=False))) as pipe:
+        http = http_client(app := create_app(pipe, Settings()))
+        asked = {"model": "tones", "input": "history", "instructions": "whisper", "response_format": "pcm"}
+        answer = await http.post("/v1/audio/speech", json=asked)
+        async with socket_to(app, "/v1/audio/speech/stream") as socket:
+            await socket.send_json({"type": "session.config", "model": "tones", "instructions": "whisper"})
+            told = (await socket.receive_json())["x_omni_ignored"]
+    assert (answer.content, answer.headers["x-omni-ignored"], told) == (b"", "instructions", ["instructions"])
+
+
 async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
     async with open_async(speaking_pipeline(READING)) as pipe:
         http = http_client(app := create_app(pipe, Settings()))
@@ -257,11 +297,19 @@ async def test_a_pipeline_that_also_answers_speaks_the_text_as_it_is() -> None:
         assert await spoken("params", extra_body={"temperature": 0.5, "seed": 3}) == pcm16(tone(told, "low"))
         for more, param in (
             ({"extra_body": {"stop": "x"}}, "stop"),
-            ({"extra_body": {"temperature": 1, "stage_sampling": {"speaker": {"temperature": 0}}}}, "temperature"),
+            (
+                {"extra_body": {"temperature": 1, "stage_sampling": {"speaker": {"temperature": 0}}}},
+                "stage_sampling.speaker.temperature",
+            ),
+            ({"extra_body": {"temperature": "hot"}}, "temperature"),
+            (
+                {"extra_body": {"stage_sampling": {"speaker": {"temperature": "hot"}}}},
+                "stage_sampling.speaker.temperature",
+            ),
         ):
             with pytest.raises(openai.BadRequestError) as raised:
                 await spoken("one", **more)
-            assert param in str(raised.value.param)
+            assert raised.value.param == param
         with pytest.raises(openai.BadRequestError) as raised:
             await spoken("refuse", instructions="whisper")
         assert raised.value.param == "instructions"  # messages[0] is what says how

@@ -219,7 +219,7 @@ class Interface:
             stage's scheduler then gets ``stream_chunk`` and ``stream_done`` messages; of a request that came whole, ``stream_done`` alone.
         outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``; of a pipeline that also answers,
             ``transcript`` if it can be asked to write a recording down and no more, and ``speech`` if it can be asked to speak the text of
-            the last message, word for word, and no more: there is no other message but one of the system, which says how it is spoken.
+            the last message, word for word, and no more: there is no other message but one of the system, with ``speech_system``.
         groups: request parameters by stage. Those of the text role (where there is none, of the speech role, else of the transcription
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.
@@ -233,6 +233,7 @@ class Interface:
         word_times: its sound comes with the words that are said in it and the times at which they are heard, in the ``words`` of its chunks
             and results. With :data:`WORD_TIMES` among its ``params``, of requests that ask for them.
         reference_text: a recording of a voice needs the words that are said in it.
+        speech_system: as the output ``speech`` it reads a message of the system before the text, which says how it is spoken.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
         tool_choice: a request's ``inputs["tool_choice"]``, the name of a tool or ``*`` for any, makes the reply a call of it.
         completes: it takes ``inputs["prompt"]``, a text that its model goes on from as it is, in place of messages.
@@ -258,6 +259,7 @@ class Interface:
     sample_rate: int | None = None
     word_times: bool = False
     reference_text: bool = False
+    speech_system: bool = False
     tool_format: str | None = None
     tool_choice: bool = False
     completes: bool = False

@@ -108,6 +108,7 @@ SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker_ar", VOCODER: "code2wav"},
     outputs=["text", "audio", SPEECH],
+    speech_system=True,
     groups=[THINKER, _TALKER],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[

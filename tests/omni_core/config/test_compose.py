@@ -54,6 +54,7 @@ def voice(**fields: Any) -> PipelineConfig:
         voices=["anna"],
         sample_rate=16_000,
         word_times=True,
+        speech_system=True,
     )
     stages = [stage("say", next="sound"), stage("sound", terminal=True)]
     return PipelineConfig(
@@ -123,6 +124,7 @@ def test_the_interface_is_joined_and_names_that_collide_get_a_prefix() -> None:
     assert [each.name for each in interface.metadata] == ["first_language", "last_language", VOICE, "language"]
     assert (interface.inputs, interface.outputs) == (["text", "image"], ["text", "audio"])
     assert (interface.voices, interface.sample_rate, interface.word_times) == (["anna"], 16_000, True)
+    assert interface.speech_system
     assert interface.limits == {"first_tokens": 10, "tokens": 10}
     assert config.parts["first"].params == {"write": "first_write", "words": "first_words"}
     assert config.parts["last"].metadata == {"language": "last_language"}

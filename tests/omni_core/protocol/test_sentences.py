@@ -40,6 +40,22 @@ def test_the_first_sentence_comes_at_once_and_short_ones_together() -> None:
     assert cutter.finish() == ["N"]
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Have a nice day! \U0001f60a", ["Have a nice day!"]),
+        ("\U0001f389! Well done. ...", ["\U0001f389! Well done."]),
+        (
+            "Fine.\n\n---\n\nGo on. \u4f60\u597d\u3002\U0001f60a\u3002",
+            ["Fine.", "---\n\nGo on. \u4f60\u597d\u3002\U0001f60a\u3002"],
+        ),
+        ("... \U0001f60a", ["... \U0001f60a"]),
+    ],
+)
+def test_marks_alone_are_no_sentence(text: str, parts: list[str]) -> None:
+    assert cut([text]) == cut([*text]) == parts
+
+
 FIRST = {
     "Dr. Smith met Mrs. Lee. They spoke.": "Dr. Smith met Mrs. Lee.",
     "The U.S. Senate, e.g. its rules. Next.": "The U.S. Senate, e.g. its rules.",
@@ -78,9 +94,9 @@ def test_the_first_sentence_is_a_whole_one(text: str) -> None:
 )
 def test_a_cut_without_an_end_is_between_characters(character: str) -> None:
     for before in range(len(character)):
-        parts = cut(["x" * before + character * LONGEST])
-        assert "".join(parts) == "x" * before + character * LONGEST
-        assert all(len(part.lstrip("x")) % len(character) == 0 and len(part) <= LONGEST for part in parts)
+        parts = cut(["x" * before + character * LONGEST + "x"])
+        assert "".join(parts) == "x" * before + character * LONGEST + "x"
+        assert all(len(part.strip("x")) % len(character) == 0 and len(part) <= LONGEST for part in parts)
 
 
 def test_nothing_is_nothing() -> None:

@@ -64,6 +64,14 @@ def test_the_sound_is_that_of_the_models_own_call(architecture: str) -> None:
     assert {result.sample_rate, *(each.sample_rate for each in streamed)} == {interface(read(str(folder))).sample_rate}
 
 
+def test_a_sentence_without_an_end_is_cut_where_a_model_takes_no_more() -> None:
+    """SpeechT5 has a table of positions: 450 here."""
+    with running(opened("SpeechT5ForTextToSpeech")) as scheduler:
+        [(streamed, result)] = replies(scheduler, [say("word " * 160, speech={"seed": 3})])
+    assert len(streamed) == 2
+    np.testing.assert_array_equal(sound(streamed), result.samples)
+
+
 @pytest.mark.parametrize("architecture", ALL)
 def test_four_at_once_equal_those_alone(architecture: str) -> None:
     asked = [say(text, speech={"seed": number}) for number, text in enumerate(TEXTS)]

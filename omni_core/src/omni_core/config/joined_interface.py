@@ -71,6 +71,7 @@ def joined_interface(
         voices_open=speaking[0].voices_open,
         sample_rate=speaking[0].sample_rate,
         word_times=speaking[0].word_times,
+        speech_system=speaking[0].speech_system,
         tool_format=writing[0].tool_format,
         tool_choice=writing[0].tool_choice,
         completes=False,

@@ -34,10 +34,15 @@ LONGEST = 1000
 
 @define
 class SentenceCutter:
-    """Takes text; returns the parts that are complete."""
+    """Takes text; returns the parts that are complete.
+
+    Marks and emojis alone, which many voices cannot speak, go with what follows. Those at the end of a text are left out, unless it has
+    nothing else.
+    """
 
     _text: str = ""
     _count: int = 0
+    _said: bool = False
 
     def feed(self, text: str) -> list[str]:
         """Add text; return the parts that it completes."""
@@ -47,12 +52,13 @@ class SentenceCutter:
             parts.append(self._text[:end].strip())
             self._text = self._text[end:]
             self._count += 1
+            self._said = self._said or _says(parts[-1])
         return [part for part in parts if part]
 
     def finish(self) -> list[str]:
         """Return what is left."""
         rest, self._text = self._text.strip(), ""
-        return [rest] if rest else []
+        return [rest] if rest and (_says(rest) or not self._said) else []
 
     def _end(self) -> int | None:
         least = LATER if self._count else FIRST
@@ -61,7 +67,8 @@ class SentenceCutter:
                 break
             if self._goes_on(found):
                 continue
-            if len(self._text[: found.end()].strip()) >= least:
+            part = self._text[: found.end()].strip()
+            if len(part) >= least and _says(part):
                 return found.end()
         if len(self._text) <= LONGEST:
             return None
@@ -82,6 +89,10 @@ class SentenceCutter:
         initials = all(len(each) == 1 and each.isalpha() for each in word.split(".")) and found[0] != "I"
         numbered = _NUMBERED.fullmatch(word) is not None and following.isdigit()
         return initials or numbered or bool(_SHORTENED.fullmatch(word) or _ITEM.search(before))
+
+
+def _says(text: str) -> bool:
+    return any(map(str.isalnum, text))
 
 
 def _whole(text: str, at: int) -> int:

@@ -93,6 +93,7 @@ SPEECH_INTERFACE = evolve(
     TEXT_INTERFACE,
     roles={TEXT: "thinker", SPEECH: "talker", "mel": "code2mel", VOCODER: "mel2wav"},
     outputs=["text", "audio", SPEECH],
+    speech_system=True,
     groups=[THINKER, _TALKER, _TOKEN2WAV],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
     metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), *_METADATA],

@@ -116,7 +116,7 @@ async def encoded(data: Any) -> bytes:
     made = [next(pieces)]
     for each in found:
         made += [await asyncio.to_thread(_base64, each), next(pieces)]
-    return b"".join(made)
+    return await asyncio.to_thread(b"".join, made)
 
 
 def _base64(data: bytes) -> bytes:
@@ -128,11 +128,6 @@ def _base64(data: bytes) -> bytes:
 def json_response(data: Any, status: int = 200) -> Response:
     """Return an answer in JSON."""
     return Response(dumps(data), status, media_type="application/json")
-
-
-async def media_response(data: Any) -> Response:
-    """Return an answer in JSON with :class:`Base64` in it."""
-    return Response(await encoded(data), media_type="application/json")
 
 
 def schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_core.api import STRUCTURED, OmniRequest
-from omni_serve.bodies import Base64, RawRoute, body_of, dumps, media_response, schema
+from omni_serve.bodies import Base64, RawRoute, body_of, dumps, schema
 from omni_serve.calls import Call, Sound, Thought
 from omni_serve.chat_messages import ChatMessages
 from omni_serve.choices import Choices, Count, seeded, stream_end
@@ -26,7 +26,7 @@ from omni_serve.errors import invalid
 from omni_serve.logprobs import ask_logprobs, of_chat_tokens
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.streams import Stream, event, media_response, unless_gone
 from omni_serve.structured import fields_of, take_structured
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import ReplyReader, ToolChoice, ToolOptions, Tools, call_deltas

@@ -17,7 +17,7 @@ import av.filter
 import numpy as np
 import numpy.typing as npt
 import soxr
-from attrs import define, frozen
+from attrs import define, field, frozen
 from pydantic import Field
 
 from omni_serve.errors import invalid
@@ -172,7 +172,7 @@ class _Wav:
     rate: int
     live: bool
     _begun: bool = False
-    _kept: bytearray | None = None
+    _kept: list[bytes] = field(factory=list)
 
     def write(self, samples: Samples) -> bytes:
         data = pcm16(samples)
@@ -180,14 +180,13 @@ class _Wav:
             header = b"" if self._begun else wav_header(self.rate, None)
             self._begun = True
             return header + data
-        self._kept = (self._kept or bytearray()) + data
+        self._kept.append(data)
         return b""
 
     def finish(self) -> bytes:
         if self.live:
             return b"" if self._begun else wav_header(self.rate, None)
-        data = bytes(self._kept or b"")
-        return wav_header(self.rate, len(data)) + data
+        return b"".join([wav_header(self.rate, sum(map(len, self._kept))), *self._kept])
 
 
 def wav_header(rate: int, size: int | None) -> bytes:

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_core.api import ImageChunk, ImageResult, InvalidRequestError, OmniRequest, Parameter
-from omni_serve.bodies import Base64, RawRoute, body_of, media_response, schema
+from omni_serve.bodies import Base64, RawRoute, body_of, schema
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid, placed
 from omni_serve.forms import form_schema, read_form, typed, upload
@@ -28,7 +28,7 @@ from omni_serve.media import check_media
 from omni_serve.parameters import NEUTRAL, merged
 from omni_serve.pictures import FORMATS, encoded
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import Stream, encoded_event, unless_gone
+from omni_serve.streams import Stream, encoded_event, media_response, unless_gone
 
 router = APIRouter(route_class=RawRoute, tags=["images"])
 

@@ -5,6 +5,7 @@ The same over a WebSocket, ``/v1/audio/speech/stream``, with the text arriving i
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import AsyncGenerator
@@ -129,7 +130,7 @@ class Speaker:
         self._is_output = SPEECH in interface.outputs
         parameters = server.speech_parameters if self._is_output else server.parameters
         self._how = None
-        if self._is_output and not parameters.reads("instructions"):
+        if self._is_output and interface.speech_system and not parameters.reads("instructions"):
             self._how = options.instructions or None
         elif options.instructions:
             given["instructions"] = options.instructions
@@ -145,7 +146,9 @@ class Speaker:
         self._places = {"messages[0].content": "input", VOICE: "voice"}
         if self._how is not None:
             self._places |= {"messages[0].content": "instructions", "messages[1].content": "input"}
-        self._places |= {f"stage_sampling.{group.name}.instructions": "instructions" for group in interface.groups}
+        named = [*given, *(["speed"] if options.speed != 1.0 else [])]
+        self._places |= {f"stage_sampling.{group.name}.{name}": name for group in interface.groups for name in named}
+        self._places["messages"] = "input"
         self._body = connection.scope.get("omni.body")
         self._encoder: Encoder | None = None
 
@@ -201,7 +204,7 @@ class Speaker:
                         told = bool(self._options.words) and self.words.add(piece.words)
                         if (data := await written(self._encoder, piece.samples)) or told:
                             yield data
-        if last and (rest := self.finish()):
+        if last and (rest := self.finish() if self._live else await asyncio.to_thread(self.finish)):
             yield rest
 
     def finish(self) -> bytes:

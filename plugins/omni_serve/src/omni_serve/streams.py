@@ -30,6 +30,9 @@ HEADERS_AFTER = 2.0
 SEND_SECONDS = 30.0
 """The time in which a client must take a piece. One that reads no more would keep its place in the pipeline for ever."""
 
+_SENT = 2**20
+"""Bytes of an answer that are sent at once."""
+
 ABORT = "omni.abort"
 """The extension of ASGI by which the web server ends a connection at once."""
 
@@ -200,6 +203,23 @@ class Stream(Response):
             logger.warning("a stream of sound was cut: %s", error.message)
 
 
+def whole(data: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer that is there. One of many megabytes is sent in steps: the web server copies what it sends on the event loop."""
+    if len(data) <= _SENT:
+        return Response(data, media_type=media_type, headers=headers)
+
+    async def steps() -> AsyncGenerator[bytes]:
+        for start in range(0, len(data), _SENT):
+            yield data[start : start + _SENT]
+
+    return Stream(steps(), media_type, headers={"content-length": str(len(data)), **(headers or {})})
+
+
+async def media_response(data: Any) -> Response:
+    """Return an answer in JSON with :class:`~omni_serve.bodies.Base64` in it."""
+    return whole(await encoded(data), "application/json")
+
+
 def _joined(send: Send) -> Send:
     """Return a ``send`` that sends all at once, with its length: HTTP/1.0 has no chunks (RFC 9112, 6.1)."""
     start: Message = {}
@@ -213,8 +233,8 @@ def _joined(send: Send) -> Send:
         pieces.append(message.get("body", b""))
         if not message.get("more_body"):
             body = b"".join(pieces)
-            length = (b"content-length", str(len(body)).encode())
-            await send({**start, "headers": [*start["headers"], length]})
+            others = [each for each in start["headers"] if each[0] != b"content-length"]
+            await send({**start, "headers": [*others, (b"content-length", str(len(body)).encode())]})
             await send({"type": "http.response.body", "body": body, "more_body": False})
 
     return joined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -11,9 +12,10 @@ from typing import Any
 from starlette.responses import Response
 
 from omni_core.api import WORD_TIMES, Interface, Word
-from omni_serve.bodies import Base64, media_response
+from omni_serve.bodies import Base64
 from omni_serve.calls import Call
 from omni_serve.errors import invalid
+from omni_serve.streams import media_response, whole
 from omni_serve.usage import of_tokens
 
 _MOST_HEADER = 4096
@@ -103,9 +105,10 @@ async def with_words_in_header(pieces: AsyncGenerator[bytes], words: WordTimes, 
     told = json.dumps(in_milliseconds(words.take()), separators=(",", ":"))
     fits = len(told) <= _MOST_HEADER
     headers = {"x-word-timestamps": told} if fits else {"x-word-timestamps-omitted": str(len(told))}
-    return Response(sound, media_type=media_type, headers=headers)
+    return whole(sound, media_type, headers)
 
 
 async def _joined(pieces: AsyncGenerator[bytes]) -> bytes:
     async with aclosing(pieces):
-        return b"".join([piece async for piece in pieces])
+        parts = [piece async for piece in pieces]
+    return await asyncio.to_thread(b"".join, parts)

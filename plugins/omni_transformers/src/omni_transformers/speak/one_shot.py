@@ -18,7 +18,7 @@ from omni_transformers.speak.voices import voice_files
 
 
 class SpeechT5(BySentence):
-    """SpeechT5 with its vocoder and the x-vectors of its voices."""
+    """SpeechT5 with its vocoder and the x-vectors of its voices. A sentence that is longer than its text may be is cut between words."""
 
     def __init__(self, loading: Loading) -> None:
         self._voices = {name: _vector(path) for name, path in voice_files(loading.source, loading.voices).items()}
@@ -34,6 +34,11 @@ class SpeechT5(BySentence):
 
     def say(self, sentence: str, asked: Asked) -> Iterator[torch.Tensor | None]:
         ids = self._tokenizer(sentence, return_tensors="pt")["input_ids"].to(self._model.device)
+        if ids.shape[1] > self._model.config.max_text_positions:
+            middle = sentence.rfind(" ", 0, len(sentence) // 2) + 1 or len(sentence) // 2
+            yield from self.say(sentence[:middle], asked)
+            yield from self.say(sentence[middle:], asked)
+            return
         vector = self._voices[asked.named(self._voices)].to(self._model.device, self._model.dtype)
         yield (yield from reported(lambda: self._model.generate_speech(ids, vector, vocoder=self._vocoder)))
 

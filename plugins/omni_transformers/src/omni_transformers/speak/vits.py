@@ -52,7 +52,7 @@ class Vits(Together):
         ids: torch.Tensor = self._tokenizer(sentence, return_tensors="pt")["input_ids"][0].to(self._model.device)
         if not len(ids) and any(map(str.isalnum, sentence)):
             needs = ": its texts are in Roman letters (pip install uroman)" if self._tokenizer.is_uroman else ""
-            raise InvalidRequestError(f"{sentence[:40]!r} has no character that this model can speak{needs}")
+            raise InvalidRequestError(f"messages: {sentence[:40]!r} has no character that this model can speak{needs}")
         return ids
 
     def _spoken(
