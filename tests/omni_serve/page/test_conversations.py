@@ -220,6 +220,25 @@ async def test_conversations_are_kept_renamed_exported_and_removed(page: Page) -
     assert await page.locator("#chats .title").all_inner_texts() == ["second words"]
 
 
+async def test_two_tabs_keep_what_each_of_them_was_told(page: Page) -> None:
+    other = await page.context.new_page()
+    await other.goto(page.url)
+    await other.wait_for_selector("#state.ready")
+    await send(page, "one")
+    await other.click("#chats .title")
+    assert await other.inner_text(".said") == "one"
+    await other.wait_for_selector(".assistant .toolbar")
+    await send(other, "two")
+    await page.wait_for_selector(".user:has-text('two') + .assistant .toolbar")
+    await send(page, "three")
+    await other.wait_for_selector(".user:has-text('three') + .assistant .toolbar")
+    assert await other.locator(".said").all_inner_texts() == ["one", "two", "three"]
+    await other.click("#chats .icon")
+    await other.click("#chat-menu [data-act=remove]")
+    await page.wait_for_selector("#empty")
+    await other.close()
+
+
 FULL = """async () => {
     const { Store } = await import("/page/store.js");
     const kept = async () => {
