@@ -32,7 +32,8 @@ CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 PROJECTS = sorted([*ROOT.glob("omni_*/pyproject.toml"), *ROOT.glob("plugins/omni_*/pyproject.toml")])
 FOLDERS = {tomllib.loads(each.read_text())["project"]["name"]: each.parent for each in PROJECTS}
 NAMES = tuple(name for name in FOLDERS if name != "omni-sglang")  # SGLang's requirements conflict with the others'.
-EXTRAS = {"omni-commands": "[audio]", "omni-demo": "[image]", "omni-media": "[heif]", "omni-serve": "[silero]"}
+EXTRAS = {"commands": "audio", "demo": "image", "media": "heif", "serve": "silero", "torch": "structured"}
+EXTRAS = {f"omni-{name}": f"[{extra}]" for name, extra in EXTRAS.items()}
 EXAMPLES = [each for each in sorted((ROOT / "examples").iterdir()) if (each / "tests").is_dir()]
 # The supported versions of Python that start here. A shim for one that is not installed does not.
 PYTHONS = [each for each in ("3.11", "3.12", "3.13") if subprocess.getstatusoutput(f"python{each} -V")[0] == 0]
@@ -46,7 +47,7 @@ REFERENCES = {  # Models, and what their published implementations import.
 }
 NIXL, MOONCAKE = "nixl-cu12", "mooncake-transfer-engine-non-cuda"  # The builds that also run without CUDA.
 PYTEST = ["pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil"]
-TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk"]
+TOOLS = [*PYTEST, NIXL, MOONCAKE, "hypothesis", "gguf", "peft", "opentelemetry-sdk", "jsonschema"]
 TOOLS += ["aiohttp", "pyzmq", "openai", "httpx2", "schemathesis", "compressed-tensors", "loguru", "espeakng-loader"]
 TOOLS += ["pocketsphinx", "soundfile", "build", "editables", "hatchling", "nox", "ruff", "mypy", "mkdocs-material"]
 SITE = ("mkdocs", "build", "--strict", "--quiet")
@@ -206,8 +207,9 @@ add("attacks", "Attacks on `omni serve demo`, beside a tenant whose requests mus
 add("faults", "The table of faults: what becomes of good requests beside harm of every kind.",
     "core torch relay-shm", ("psutil",), "tests/faults/table/run.py")
 add("released", "Released weights that come inside packages of the index, beside transformers, llama.cpp and faster-whisper.",
-    "core media transformers kokoro[onnx] relay-shm kernels-cpu", (*PYTEST, "gguf", "espeakng-loader", "faster-whisper==1.2.1",
-    "xllamacpp==2026.10.11549"), "tests/released", "-s", "--timeout", "3000", OMNI_RELEASED=str(ROOT / ".nox/.cache/released"))
+    "core media transformers kokoro[onnx] relay-shm kernels-cpu serve assistant",
+    (*PYTEST, "gguf", "espeakng-loader", "openai", "faster-whisper==1.2.1", "xllamacpp==2026.10.11549"),
+    "tests/released", "-s", "--timeout", "3000", OMNI_RELEASED=str(ROOT / ".nox/.cache/released"))
 add("worlds", "10,000 schedules of the simulated world.", "core torch testing", PYTEST, "-m", "omni_testing.world", "0", "10000")
 # fmt: on
 

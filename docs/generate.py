@@ -122,6 +122,7 @@ CONTRACTS = {
         "omni_core.protocol.outputs:Transcript",
         "omni_core.protocol.outputs:Segment",
         "omni_core.protocol.outputs:Word",
+        "omni_core.protocol.outputs:TokenLogprob",
         "omni_core.interface:Interface",
         "omni_core.interface:ParameterGroup",
         "omni_core.interface:Parameter",

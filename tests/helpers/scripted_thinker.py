@@ -20,10 +20,16 @@ def _tokenizer(folder: str) -> Any:
 
 
 class ScriptedThinker(ThinkerRunner):
-    """Calls a tool that the prompt shows; tells its result if the prompt has one; otherwise says that there is none."""
+    """Calls a tool that the prompt shows; tells its result if the prompt has one; otherwise says that there is none. What its random
+    weights write is left where it is held to a structure.
+    """
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         for index, (request, _) in enumerate(sampled):
+            if request.constraint is not None and "arguments" not in request.request.params["thinker"][
+                "structured"
+            ].get("grammar", ""):
+                continue
             script = self._script(request)
             done = len(request.output_ids)
             request.output_ids[-1] = token = script[done - 1]

@@ -15,6 +15,7 @@ from omni_core.errors import InvalidRequestError
 from omni_core.interface import SPEECH, TEXT, WORD_TIMES, Interface, Parameter, ParameterGroup
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult, ReasoningChunk, TextChunk, TextResult, Word
+from omni_core.structured import structured_parameter
 
 RATE = 24_000
 
@@ -48,6 +49,17 @@ INTERFACE = Interface(
     prompts={"transcription": "Write down what is said.", "speech": "{text}"},
     warmup=[{"inputs": {"messages": [{"role": "user", "content": "warm"}]}, "modalities": ["text"]}],
 )
+
+HELD = evolve(
+    INTERFACE,
+    groups=[
+        evolve(
+            INTERFACE.groups[0], parameters=[*_SAMPLING, structured_parameter("json_object", "json_schema", "choice")]
+        ),
+        INTERFACE.groups[1],
+    ],
+)
+"""Its text is the first that a structure allows, where a request has one."""
 
 PACING = evolve(
     INTERFACE,
@@ -94,6 +106,10 @@ def understand(payload: StagePayload) -> dict[str, Any]:
         words = [json.dumps({"params": request.params, "metadata": request.metadata}, sort_keys=True)]
     if inputs.get("tools"):
         words = with_calls(last, inputs["tools"], inputs.get("tool_choice"))
+    if (structured := request.params.get("writer", {}).get("structured")) is not None:
+        [(kind, value)] = structured.items()
+        schema = value["schema"] if kind == "json_schema" else {"type": "object"}
+        words = [value[0] if kind == "choice" else json.dumps(first_of(schema, schema.get("$defs", {})))]
     if inputs.get("references"):
         words.append(f"like:{inputs['references'][0]['text']}")
     prompt = sum(len(text.split()) for _, text in texts)
@@ -104,7 +120,10 @@ def with_calls(last: str, tools: list[dict[str, Any]], choice: str | None) -> li
     """Return the words of a reply with calls; ``last`` may be a command. It knows its tools from the prompt, as a model does."""
     names = [tool["function"]["name"] for tool in tools]
     if choice is not None:
-        return [call_of(names[0] if choice == "*" else choice, {"forced": choice})]
+        called = tools[0 if choice == "*" else names.index(choice)]["function"]
+        schema = called.get("parameters", {})
+        arguments = first_of(schema, schema.get("$defs", {})) if schema.get("required") else {"forced": choice}
+        return [call_of(called["name"], arguments)]
     if last.startswith("shown"):
         return [json.dumps(tools, sort_keys=True)]
     if last == "broken":
@@ -113,6 +132,21 @@ def with_calls(last: str, tools: list[dict[str, Any]], choice: str | None) -> li
         return ["None", "is", "needed."]
     called = {"both": [names[0], names[-1]], "another": ["another"]}.get(last, [names[0]])
     return ["So:", *(call_of(name, {"text": last}) for name in called)]
+
+
+def first_of(schema: dict[str, Any], defined: dict[str, Any]) -> Any:
+    """Return a value of a JSON schema, as far as clients in the tests write schemas."""
+    if "$ref" in schema:
+        return first_of(defined[schema["$ref"].rpartition("/")[2]], defined)
+    if "anyOf" in schema:
+        return first_of(schema["anyOf"][0], defined)
+    if "enum" in schema or "const" in schema:
+        return schema.get("enum", [schema.get("const")])[0]
+    if schema.get("type") == "array":
+        return [first_of(schema["items"], defined)]
+    if schema.get("type") == "object":
+        return {name: first_of(each, defined) for name, each in schema.get("properties", {}).items()}
+    return {"string": "one", "integer": 3, "number": 2.5, "boolean": True}[schema["type"]]
 
 
 def call_of(name: str, arguments: dict[str, Any]) -> str:

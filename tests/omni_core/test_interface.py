@@ -25,6 +25,7 @@ from omni_core.interface import (
     ParameterGroup,
     transcription_parameters,
 )
+from omni_core.structured import structured_parameter
 
 TEMPERATURE = Parameter("temperature", "number", "how hot", 0.0, minimum=0, maximum=2)
 LENGTH = Parameter("max_new_tokens", "integer", "how long", 10, 1, 2**31 - 1, aliases=["max_tokens"])
@@ -154,6 +155,20 @@ def test_a_type_that_does_not_exist_is_named_where_it_is_declared() -> None:
         structure(document, PipelineConfig)
 
 
+def test_a_text_is_held_to_the_kinds_of_structure_that_its_pipeline_declares() -> None:
+    assert INTERFACE.structured == []
+    group = evolve(WRITER, parameters=[*WRITER.parameters, structured_parameter("json_schema", "regex")])
+    interface = evolve(INTERFACE, groups=[group, *INTERFACE.groups[1:]])
+    assert interface.structured == ["json_schema", "regex"]
+    asked = {"structured": {"regex": "[a-z]+"}}
+    assert interface.check_params(asked)[WRITER.name] == asked
+    for wrong in ({}, {"choice": ["a"]}, {"regex": "a", "json_schema": {}}, "regex"):
+        message = refusal({"structured": wrong}, interface)
+        assert "params.structured: must be a mapping with one of: json_schema, regex" in message
+    with pytest.raises(ConfigError, match="structured: no kind is called 'regx'; did you mean 'regex'"):
+        structured_parameter("regx")
+
+
 def test_a_transcription_takes_the_parameters_that_its_pipeline_chooses() -> None:
     parameters = transcription_parameters("language", "timestamps", languages=["en", "de"])
     group = ParameterGroup("listen", TRANSCRIPTION, "how it is written down", parameters)
@@ -164,7 +179,7 @@ def test_a_transcription_takes_the_parameters_that_its_pipeline_chooses() -> Non
     assert "must be one of: en, de, is 'fr'" in refusal({"language": "fr"}, interface)
     assert "no such parameter" in refusal({"task": "translate"}, interface)
     assert [each.name for each in transcription_parameters()] == [
-        "language", "task", "prompt", "temperature", "timestamps", "diarize",
+        "language", "task", "prompt", "temperature", "timestamps", "diarize", "logprobs",
     ]  # fmt: skip
     assert not transcription_parameters("language")[0].choices
     with pytest.raises(ConfigError, match="no transcription parameter is called 'languge'; did you mean 'language'"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from media_files import RATE, TONE, _add_sound, encoded, pictured
 
 from omni_core.errors import InvalidRequestError, RequestTooLargeError
-from omni_media.api import Limits, forward_sound, reads_forward, sound
+from omni_media.api import Limits, forward_sound, reads_forward, sound, sound_pieces
 
 
 class Coming:
@@ -89,6 +89,18 @@ def test_it_equals_the_sound_of_the_whole_file(form: str, codec: str, piped: boo
         assert 0 <= len(samples) - len(whole) < 1152
         samples = samples[: len(whole)]
     assert np.array_equal(samples, whole)
+
+
+@pytest.mark.parametrize(("form", "codec"), [("mp4", "aac"), ("mp3", "libmp3lame"), ("wav", "pcm_s16le")])
+def test_a_whole_file_is_decoded_in_pieces(form: str, codec: str) -> None:
+    data = encoded(form, codec)
+    pieces = list(sound_pieces(io.BytesIO(data)))
+    assert len(pieces) > 1
+    assert np.array_equal(np.concatenate([each for each, _ in pieces]), sound({"data": data}, pieces[0][1]))
+    with pytest.raises(RequestTooLargeError, match=r"file \(audio\): .* over the limit of 0.1 s"):
+        list(sound_pieces(io.BytesIO(data), Limits(max_audio_seconds=0.1), "file"))
+    with pytest.raises(InvalidRequestError, match="not an audio file"):
+        list(sound_pieces(io.BytesIO(b"no sound at all, but words")))
 
 
 OPUS = encoded("ogg", "libopus"), sound({"data": encoded("ogg", "libopus")}, 48_000)

@@ -271,8 +271,7 @@ async def test_a_form_that_ends_too_early(app: Application, hearing: AsyncPipe) 
 async def test_limits_are_those_of_whole_recordings(hearing: AsyncPipe) -> None:
     body = form(MODEL, STREAM, ("file", recording(2.0)))
     for limits, words_of_it in (
-        (Limits(audio_seconds=1.0), "1 s"),
-        (Limits(media_samples=RATE), "samples"),
+        (Limits(audio_seconds=1.0, recording_seconds=1.0), "1 s"),
         (Limits(media_mib=0.5, body_mib=1), ""),
     ):
         app = create_app(hearing, Settings(limits=limits))

@@ -203,7 +203,7 @@ async def test_voices(http: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"model": "x"}, {"n": 2}, {"messages": "x"}, {"messages": [{"role": "user", "content": "fail"}]}], ids=str
+    "given", [{"model": "x"}, {"n": 0}, {"messages": "x"}, {"messages": [{"role": "user", "content": "fail"}]}], ids=str
 )
 async def test_errors(http: httpx2.AsyncClient, given: dict[str, Any]) -> None:
     answer = (await http.post("/v1/chat/completions", json={**CHAT, **given})).json()

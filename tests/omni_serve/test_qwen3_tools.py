@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,23 @@ async def test_a_forced_call(client: openai.AsyncOpenAI) -> None:
         choice = await ask(client, QUESTION, tools=[WEATHER], tool_choice=named, **options)
         assert (choice.finish_reason, choice.message.content, choice.message.audio) == ("tool_calls", None, None)
         assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Bonn"}
+
+
+@pytest.mark.skipif(find_spec("llguidance") is None, reason="an extra of omni-torch")
+async def test_answers_in_text_and_speech_are_held_to_what_is_asked_for(client: openai.AsyncOpenAI) -> None:
+    city: Any = {"type": "object", "properties": {"city": {"enum": ["Rom", "Köln"]}}, "required": ["city"]}
+    form: Any = {
+        "type": "json_schema",
+        "json_schema": {"name": "city", "schema": {**city, "additionalProperties": False}},
+    }
+    for options in ({"logprobs": True, "top_logprobs": 1}, SPOKEN):
+        choice = await ask(client, QUESTION, response_format=form, temperature=1.3, seed=4, **options)
+        text = choice.message.content or choice.message.audio.transcript
+        assert json.loads(text)["city"] in ("Rom", "Köln")
+        if choice.logprobs is not None:
+            assert b"".join(bytes(each.bytes) for each in choice.logprobs.content).decode() == text
+        else:
+            assert choice.message.audio.data
 
 
 async def test_calls_are_not_spoken(client: openai.AsyncOpenAI) -> None:

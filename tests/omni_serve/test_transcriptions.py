@@ -83,7 +83,7 @@ async def test_the_pipeline_s_errors_name_the_file() -> None:
 
 
 async def test_limits_and_pipelines_that_cannot(pipe: AsyncPipe) -> None:
-    app = create_app(pipe, Settings(limits=Limits(audio_seconds=0.05)))
+    app = create_app(pipe, Settings(limits=Limits(audio_seconds=0.05, recording_seconds=0.05)))
     files, data = {"file": ("a.wav", RECORDING)}, {"model": "tones"}
     async with http_client(app) as http:
         answer = await http.post("/v1/audio/transcriptions", data=data, files=files)

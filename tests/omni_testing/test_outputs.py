@@ -22,6 +22,7 @@ from omni_core.protocol.outputs import (
     Segment,
     TextChunk,
     TextResult,
+    TokenLogprob,
     Transcript,
     TranscriptChunk,
     Word,
@@ -81,11 +82,14 @@ def test_a_reply_has_the_transcript_and_its_pieces() -> None:
     assert not streamed.reply.transcript.words
 
 
+LOGPROBS = [TokenLogprob("one", b"one", -0.5, 1), TokenLogprob(" two", b" two", -1.5, 2)]
 CHUNKS = [
     TranscriptChunk("one", " too"),
-    TranscriptChunk(" two", "", [Segment("one two", 0.0, 1.0)], [Word("one", 0.0, 0.4), Word("two", 0.5, 1.0)]),
+    TranscriptChunk(
+        " two", "", [Segment("one two", 0.0, 1.0)], [Word("one", 0.0, 0.4), Word("two", 0.5, 1.0)], LOGPROBS
+    ),
 ]
-RESULT = Transcript("one two", "en", CHUNKS[1].segments, CHUNKS[1].words, 1.0)
+RESULT = Transcript("one two", "en", CHUNKS[1].segments, CHUNKS[1].words, 1.0, logprobs=LOGPROBS)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,12 @@ RESULT = Transcript("one two", "en", CHUNKS[1].segments, CHUNKS[1].words, 1.0)
         (lambda: ([], evolve(RESULT, words=RESULT.words[::-1])), "words: one starts at 0.5 s and the next at 0.0 s"),
         (lambda: ([], evolve(RESULT, words=[Word("two", 0, 1, None, 2.0)])), "confidence: 2.0"),
         (lambda: ([], evolve(RESULT, finish_reason="cut")), "finish_reason: 'cut' is none"),
+        (
+            lambda: ([], evolve(RESULT, logprobs=[TokenLogprob("one", b"one", -1.0, 1)])),
+            "logprobs: their bytes are b'one'",
+        ),
+        (lambda: ([], evolve(RESULT, logprobs=[TokenLogprob("one", b"one", 0.5, 1)])), "0.5 is no logarithm"),
+        (lambda: (CHUNKS, evolve(RESULT, logprobs=LOGPROBS[:1])), "the logprobs of the chunks are not"),
     ],
 )
 def test_each_rule_of_transcripts_is_checked(break_it: Callable[[], tuple[list[Any], Any]], words: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_transformers import checkpoint, frame_recognisers, seers, speakers, writers
+from tiny_transformers import checkpoint, frame_recognisers, listeners, seers, speakers, writers
+from tiny_transformers.tiny_whisper import WINDOW, whisper
 
 from omni_cli.deploy.budgets import problems
 from omni_core.api import ConfigError
 from omni_core.config.placement import plan
 from omni_transformers.pipeline import transformers
 
-assert frame_recognisers and seers and speakers and writers  # noqa: PT018
+assert frame_recognisers and listeners and seers and speakers and writers  # noqa: PT018
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,25 @@ def test_what_has_no_effect_is_an_error(architecture: str, options: dict[str, An
     with pytest.raises(ConfigError, match=words):
         transformers(str(checkpoint(architecture)), **options)
     transformers(str(checkpoint(architecture)))
+
+
+def test_the_longest_recording_is_declared(tmp_path: Path) -> None:
+    """Of longer ones a server sends parts."""
+
+    def longest(folder: Path, **options: Any) -> float:
+        found = transformers(str(folder), **options).interface
+        assert found is not None
+        return found.limits["max_audio_seconds"]
+
+    whisper(tmp_path, no_timestamps_token_id=None, alignment_heads=None)
+    assert [longest(tmp_path), longest(tmp_path, max_audio_seconds=0.5)] == [
+        WINDOW,
+        0.5,
+    ]  # one window: it tells no times
+    ctc = checkpoint("Wav2Vec2ForCTC")
+    assert [longest(ctc), longest(ctc, max_audio_seconds=7.0)] == [3600.0, 7.0]
+    glm = checkpoint("GlmAsrForConditionalGeneration")
+    assert [longest(glm), longest(glm, max_audio_seconds=7.0)] == [60.0, 7.0]
 
 
 @pytest.mark.parametrize(

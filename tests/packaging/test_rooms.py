@@ -17,8 +17,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
 ROOMS = [
-    "__version__", "elsewhere", "errors", "forks", "stage_logs", "references", "interface", "component_checks", "hookspecs",
-    "plugins", "services", "config", "protocol", "control", "relay", "scheduling", "model_runner", "observe", "stage", "coordinator",
+    "__version__", "elsewhere", "errors", "forks", "stage_logs", "references", "interface", "structured",
+    "component_checks", "hookspecs", "plugins", "services", "config", "protocol", "control", "relay", "scheduling", "model_runner",
+    "observe", "stage", "coordinator",
     "processes", "machines", "launch", "client", "cli", "api", "runtime_api",
 ]  # fmt: skip
 """Each may import those before it. docs/decisions/0001-the-core.md describes their contents."""

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from omni_core.interface import (
         SEED,
         SPEECH,
+        STRUCTURED,
         TEXT,
         TRANSCRIPTION,
         VOCODER,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         ARRequest,
         AttentionForm,
         CacheAttention,
+        Constraint,
         ContentSpan,
         DecodeCache,
         FeedbackStrategy,
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
         Segment,
         TextChunk,
         TextResult,
+        TokenLogprob,
         Transcript,
         TranscriptChunk,
         Word,
@@ -120,6 +123,7 @@ if TYPE_CHECKING:
     from omni_core.scheduling.loop import LoopScheduler, pausing, take_pausing
     from omni_core.scheduling.simple import SimpleScheduler
     from omni_core.scheduling.streaming import StreamingScheduler
+    from omni_core.structured import STRUCTURES, TOP_LOGPROBS, structured_parameter
 
 __all__ = [
     # Plugins: the marker of hooks, and the components that they return
@@ -133,10 +137,10 @@ __all__ = [
     "AUTO", "Budget", "gib", "parse_bytes",
     # Interfaces: roles of stages, parameters of requests, and their checks
     "SEED", "SPEECH", "TEXT", "TRANSCRIPTION", "VOCODER", "VOICE", "WORD_TIMES", "Interface", "Parameter", "ParameterGroup",
-    "checked", "transcription_parameters",
+    "checked", "transcription_parameters", "STRUCTURED", "STRUCTURES", "TOP_LOGPROBS", "structured_parameter",
     # Requests and what stages answer
     "OmniRequest", "StagePayload", "text_of", "text_to_speak", "AudioChunk", "AudioResult", "ImageChunk", "ImageResult", "ReasoningChunk",
-    "Segment", "SentenceCutter", "TextChunk", "TextResult", "Transcript", "TranscriptChunk", "Word",
+    "Segment", "SentenceCutter", "TextChunk", "TextResult", "TokenLogprob", "Transcript", "TranscriptChunk", "Word",
     # Errors, and values in their messages
     "ConfigError", "InvalidRequestError", "OmniError", "OverloadedError", "PeerDiedError", "PluginError",
     "RelayCapacityError", "RelayError", "RelayFullError", "RequestAbortedError", "RequestFailedError",
@@ -145,8 +149,8 @@ __all__ = [
     "Aside", "AsideScheduler", "IncomingMessage", "MessageQueue", "OutgoingMessage", "Scheduler", "LoopScheduler", "pausing",
     "take_pausing", "SimpleScheduler", "StreamingScheduler",
     # Model runners and the batches that they compute
-    "ARModel", "ARRequest", "AttentionForm", "CacheAttention", "ContentSpan", "DecodeCache", "FeedbackStrategy", "FinishReason",
-    "Forward", "ForwardBatch", "ForwardOutput", "KVLayout", "ModelRunner", "PagedAttention", "RandomStream",
+    "ARModel", "ARRequest", "AttentionForm", "CacheAttention", "Constraint", "ContentSpan", "DecodeCache", "FeedbackStrategy",
+    "FinishReason", "Forward", "ForwardBatch", "ForwardOutput", "KVLayout", "ModelRunner", "PagedAttention", "RandomStream",
     "SamplingParams",
     # Relays: how bytes travel, and what they are to a relay
     "Relay", "RelayOperation", "RelayOptions", "kept_up", "watched", "Buffer", "address_of", "as_tensor", "copy",
@@ -183,20 +187,20 @@ _HOMES = {
         "SchedulerComponent ServiceComponent hookimpl hookspec"
     ),
     "omni_core.interface": (
-        "SEED SPEECH TEXT TRANSCRIPTION VOCODER VOICE WORD_TIMES Interface Parameter ParameterGroup checked "
+        "SEED SPEECH STRUCTURED TEXT TRANSCRIPTION VOCODER VOICE WORD_TIMES Interface Parameter ParameterGroup checked "
         "transcription_parameters"
     ),
     "omni_core.machines": "Grant Launcher LauncherOptions LocalMachine Need RunMachine",
     "omni_core.model_runner": (
-        "ARModel ARRequest AttentionForm CacheAttention ContentSpan DecodeCache FeedbackStrategy FinishReason Forward "
+        "ARModel ARRequest AttentionForm CacheAttention Constraint ContentSpan DecodeCache FeedbackStrategy FinishReason Forward "
         "ForwardBatch ForwardOutput KVLayout ModelRunner PagedAttention RandomStream SamplingParams"
     ),
     "omni_core.plugins": "PluginRegistry load_plugins",
     "omni_core.processes.process": "SupervisedProcess",
     "omni_core.protocol.messages": "OmniRequest StagePayload text_of text_to_speak",
     "omni_core.protocol.outputs": (
-        "AudioChunk AudioResult ImageChunk ImageResult ReasoningChunk Segment TextChunk TextResult Transcript "
-        "TranscriptChunk Word"
+        "AudioChunk AudioResult ImageChunk ImageResult ReasoningChunk Segment TextChunk TextResult TokenLogprob "
+        "Transcript TranscriptChunk Word"
     ),
     "omni_core.protocol.sentences": "SentenceCutter",
     "omni_core.protocol.specs": "ProcessSpec",
@@ -208,6 +212,7 @@ _HOMES = {
     "omni_core.scheduling.loop": "LoopScheduler pausing take_pausing",
     "omni_core.scheduling.simple": "SimpleScheduler",
     "omni_core.scheduling.streaming": "StreamingScheduler",
+    "omni_core.structured": "STRUCTURES TOP_LOGPROBS structured_parameter",
 }
 """By module, the names that come from it."""
 

@@ -21,6 +21,9 @@ itself has the role :data:`SPEECH` alone. A pipeline may name further roles."""
 SEED = "seed"
 """At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""
 
+STRUCTURED = "structured"
+"""The parameter of the text role that says what its text must be; see :mod:`omni_core.structured`."""
+
 VOICE = "speaker"
 """The key of a request's ``metadata`` that names the voice, of pipelines that have a choice of voices."""
 
@@ -35,7 +38,7 @@ STRINGS_CHARACTERS = 1000
 
 TYPES = ("number", "integer", "boolean", "string", "strings", "integers", "mapping")
 """Types of a :class:`Parameter`. ``string``: an integer is taken as its digits. ``strings``: non-empty texts; a single one may be
-given without a list. ``mapping``: its reader checks the keys and values."""
+given without a list. ``mapping``: its reader checks the keys and values; one with choices has one of these as its only key."""
 
 
 STREAM_KINDS = ("text", "audio", "data")
@@ -67,7 +70,7 @@ class Parameter:
         default: the value where none is given, for documentation; the stage applies it. ``None``: the stage decides.
         minimum, maximum: inclusive bounds of a number, or of each of several integers; of ``strings``, how many there may be.
         multiple_of: what an ``integer`` must be a multiple of.
-        choices: the valid texts of a ``string``, compared without regard to case. Empty: any.
+        choices: the valid texts of a ``string``, compared without regard to case, or keys of a ``mapping``. Empty: any.
         aliases: further names, as other systems call it. The first is its name on the command line.
 
     Raises:
@@ -93,7 +96,7 @@ class Parameter:
     def expected(self) -> str:
         """The description of valid values in words: ``a number, 0 to 1``."""
         if self.choices:
-            return f"one of: {', '.join(self.choices)}"
+            return f"{'a mapping with ' * (self.type == 'mapping')}one of: {', '.join(self.choices)}"
         if self.type == "strings":
             most = "" if self.maximum is None else f" of at most {self.maximum:g}"
             return f"a non-empty text of at most {STRINGS_CHARACTERS} characters, or a list{most}"
@@ -130,8 +133,12 @@ class Parameter:
         return value
 
     def _valid(self, value: Any) -> bool:
-        if self.type in ("boolean", "mapping"):
-            return isinstance(value, bool if self.type == "boolean" else dict)
+        if self.type == "boolean":
+            return isinstance(value, bool)
+        if self.type == "mapping":
+            return isinstance(value, dict) and (
+                not self.choices or (len(value) == 1 and next(iter(value)) in self.choices)
+            )
         if self.type == "string":
             return isinstance(value, str) and (not self.choices or value.casefold() in map(str.casefold, self.choices))
         if self.type == "strings":
@@ -192,6 +199,7 @@ def transcription_parameters(*names: str, languages: Sequence[str] = ()) -> list
             Parameter("temperature", "number", "0: the likeliest words", 0.0, 0, 1),
             Parameter("timestamps", "string", "the times that are told", TIMESTAMPS[0], choices=[*TIMESTAMPS]),
             Parameter("diarize", "boolean", "tell the speakers apart", False),
+            Parameter("logprobs", "boolean", "tell the log probabilities of its tokens", False),
         )
     }
     if unknown := [each for each in names if each not in found]:
@@ -216,7 +224,8 @@ class Interface:
             role) may also be given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.
         metadata: the keys that stages read of a request's ``metadata``.
-        limits: the largest inputs that it takes, by the option that sets each.
+        limits: the largest inputs that it takes, by the option that sets each. Of a recording that is longer than ``max_audio_seconds``, a
+            server sends parts to be written down.
         voices: names of the voices, where they are known before a checkpoint is read.
         voices_from: where the names of the voices come from otherwise.
         voices_open: further names are voices too, such as blends of these; the stage refuses those that are not.
@@ -226,10 +235,12 @@ class Interface:
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
         tool_choice: a request's ``inputs["tool_choice"]``, the name of a tool or ``*`` for any, makes the reply a call of it.
+        completes: it takes ``inputs["prompt"]``, a text that its model goes on from as it is, in place of messages.
         reasoning: it tells what its model thinks before an answer, and reads that in the assistant's messages (``reasoning_content``).
         reads_transcripts: a reply reads the transcript of a recording, not its sound: who has it may send it in its place.
-        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
-            recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
+        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription`` and
+            ``translation`` (into English), sent with a recording; ``speech``, in which ``{text}`` stands for the text that is to be read
+            aloud.
         warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
     """
 
@@ -249,6 +260,7 @@ class Interface:
     reference_text: bool = False
     tool_format: str | None = None
     tool_choice: bool = False
+    completes: bool = False
     reasoning: bool = False
     reads_transcripts: bool = False
     prompts: dict[str, str] = field(factory=dict)
@@ -264,6 +276,13 @@ class Interface:
         """The group whose parameters may be given at the top level of ``params``."""
         by_role = {group.role: group for group in reversed(self.groups)}
         return by_role.get(TEXT) or by_role.get(SPEECH) or by_role.get(TRANSCRIPTION)
+
+    @property
+    def structured(self) -> list[str]:
+        """The kinds of structure that its text can be held to, of :data:`omni_core.structured.STRUCTURES`; empty: it is free."""
+        group = self.plain_group
+        found = group.parameters if group is not None and group.role == TEXT else []
+        return next((list(each.choices) for each in found if each.name == STRUCTURED), [])
 
     @property
     def parameter_names(self) -> set[str]:

@@ -18,13 +18,21 @@ LONG_CHARACTERS = 20_000
 
 
 class Chat:
-    """The messages of one request in the form that chat templates read, their media in order, and the tools.
+    """The messages of one request in the form that chat templates read, their media in order, and the tools; or its ``prompt`` as it is.
 
     Raises:
         InvalidRequestError: the messages are malformed; the message says where.
     """
 
     def __init__(self, inputs: Any, reserved: Sequence[str]) -> None:
+        self.prompt = inputs.get("prompt") if isinstance(inputs, dict) else None
+        self.messages: list[dict[str, Any]] = []
+        self.media: list[MediaSource] = []
+        self.tools: list[dict[str, Any]] = []
+        if self.prompt is not None:
+            if not isinstance(self.prompt, str) or not self.prompt or inputs.get("messages"):
+                raise InvalidRequestError("inputs.prompt: must be a text, in place of messages")
+            return
         messages = inputs.get("messages") if isinstance(inputs, dict) else None
         if not isinstance(messages, list) or not messages:
             raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': ..., 'content': ...}")
@@ -32,7 +40,6 @@ class Chat:
             raise InvalidRequestError(
                 "inputs.references: not supported by this model; choose one of its voices with metadata.speaker"
             )
-        self.media: list[MediaSource] = []
         self._spent = Spent()
         self._reserved = reserved
         self.tools = read_tools(inputs, self._check)
@@ -116,6 +123,8 @@ def takes_long(payload: StagePayload) -> bool:
     """Return if a request's preprocessing takes long: it has media, or much text. Its inputs are not checked yet."""
     inputs = payload.request.inputs
     messages = inputs.get("messages") if isinstance(inputs, dict) else None
+    if isinstance(inputs, dict) and isinstance(inputs.get("prompt"), str):
+        return len(inputs["prompt"]) > LONG_CHARACTERS
     characters = len(repr(inputs["tools"])) if isinstance(inputs, dict) and inputs.get("tools") else 0
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None

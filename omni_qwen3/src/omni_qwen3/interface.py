@@ -10,7 +10,7 @@ from attrs import asdict, evolve
 
 from omni_core.api import SPEECH, TEXT, VOCODER, ConfigError, Interface, Parameter, ParameterGroup
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters
+from omni_torch.api import as_installed, sampling_parameters, text_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
@@ -61,6 +61,7 @@ THINKER = ParameterGroup(
         *sampling_parameters(THINKER_DEFAULTS),
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
         Parameter("ignore_eos", "boolean", "go on after the end of the turn, for measurements", False),
+        *text_parameters(),
     ],
 )
 
@@ -95,7 +96,11 @@ TEXT_INTERFACE = Interface(
     limits=asdict(Limits()),
     tool_format="tagged-json",
     tool_choice=True,
-    prompts={"transcription": "Transcribe the audio into text."},
+    completes=True,
+    prompts={
+        "transcription": "Transcribe the audio into text.",
+        "translation": "Translate the speech into English. Write the translation and nothing else.",
+    },
     warmup=[_hello("text")],
 )
 
@@ -134,6 +139,7 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
 
     from omni_torch.api import read_json, read_templates
 
+    declared = as_installed(declared)
     try:
         raw = read_json(Path(folder) / "config.json")
         context = raw["thinker_config"]["text_config"]["max_position_embeddings"]

@@ -129,9 +129,12 @@ class MediaPreprocessor(ABC):
         """
         request = payload.request
         chat = Chat(request.inputs, self.tokenizer.special_tokens)
-        if reads_aloud(request):
+        if chat.prompt is not None and wants_audio(request):
+            raise InvalidRequestError("inputs.prompt: is gone on from in text only; ask for the modality 'text'")
+        if chat.prompt is None and reads_aloud(request):
             return self._aloud(request, chat)
-        text, begun = self.render(chat, request), forced_beginning(request.inputs, chat.tools)
+        text = self.render(chat, request) if chat.prompt is None else chat.prompt
+        begun = forced_beginning(request.inputs, chat.tools)
         check_length(text, self._longest, self._max_context - 1)
         media = Media(Room(self._max_context, self._payload_bytes))
         for source in chat.media:

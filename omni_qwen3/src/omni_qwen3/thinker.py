@@ -23,6 +23,7 @@ from omni_torch.api import (
     ALONE,
     ARModelRunner,
     Arriving,
+    Constraints,
     StopTokens,
     TensorParallel,
     Written,
@@ -77,6 +78,7 @@ class ThinkerRunner(ARModelRunner):
         self.kept_width = model.hidden_size if speech_enabled else 0  # a talker reads hidden states of the prompt
         self.max_context = config.thinker.max_positions
         self.output_seconds = FRAME_SECONDS if speech_enabled else None
+        self._constraints = Constraints(lambda: tokenizer_of(config.folder), model.vocab_size, [config.im_end])
 
     @classmethod
     def from_checkpoint(
@@ -148,8 +150,10 @@ class ThinkerRunner(ARModelRunner):
         request = message.data.request
         given: dict[str, Any] = {"max_new_tokens": 1} if "given" in inputs else {**thinker_params(request.params)}
         ignore_eos, stops = given.pop("ignore_eos", False), given.pop("stop", None)
+        structured, logprobs = given.pop("structured", None), given.pop("top_logprobs", None)
         stop_ids = [] if ignore_eos else [self._config.im_end]
-        sampling = sampling_from({**THINKER_DEFAULTS, **given}, "params.thinker", stop_ids=stop_ids)
+        given = {**THINKER_DEFAULTS, **given}
+        sampling = sampling_from(given, "params.thinker", stop_ids=stop_ids, logprobs=logprobs)
         ids = inputs["input_ids"].to(self.device)
         embeds = self.model.embed(ids)
         mask = inputs.get("feature_mask")
@@ -173,12 +177,13 @@ class ThinkerRunner(ARModelRunner):
                 user=user_rows(ids, self._config),
                 multimodal=multimodal,
                 hidden=torch.zeros_like(embeds) if speaks else None,
-                assistant_start=assistant_start(ids, self._config),
+                assistant_start=assistant_start(ids, self._config) if speaks else 0,
                 stops=StopTokens(stops, self._decoder) if stops else None,
                 calls=StopTokens([mark], self._decoder) if mark else None,
                 silent=mark == "",
             ),
             content=content_spans(inputs),
+            constraint=self._constraints.begin(structured, "params.thinker", inputs.get("begun", "")),
         )
 
     def _decoder(self) -> Callable[[int], str | None]:
@@ -196,8 +201,10 @@ class ThinkerRunner(ARModelRunner):
                 yield OutgoingMessage(request.request_id, "stream", chunk, target="talker_ar")
             return
         begun = state.inputs.get("begun")
-        metadata = {"begun": begun} if begun else None
-        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode", metadata=metadata)
+        metadata: dict[str, Any] = {"begun": begun} if begun else {}
+        if request.logprobs:
+            metadata["logprobs"] = request.logprobs[-1:]
+        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode", metadata=metadata or None)
         if state.hidden is None:
             return
         if not state.started:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from typing import Literal
 
 import pytest
 from client_voices import recording
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
 
 PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
@@ -44,6 +46,24 @@ def test_streams_and_tools(responses: bool) -> None:
     assert (call["name"], call["args"]) == ("weather", {"text": "hello there"})
     pieces = [call for each in model.bind_tools([weather]).stream("hello there") for call in each.tool_call_chunks]
     assert "".join(each["args"] or "" for each in pieces) == '{"text": "hello there"}'
+
+
+class Place(BaseModel):
+    """A place."""
+
+    city: str
+    size: Literal["large", "small"]
+    people: list[int]
+
+
+@pytest.mark.parametrize("responses", [False, True])
+@pytest.mark.parametrize("method", ["json_schema", "json_mode"])
+def test_structured_output(responses: bool, method: str) -> None:
+    model = ChatOpenAI(model="tones", use_responses_api=responses)
+    if method == "json_schema":
+        assert model.with_structured_output(Place).invoke("where") == Place(city="one", size="large", people=[3])
+    else:
+        assert model.with_structured_output(None, method="json_mode").invoke("where, as JSON") == {}
 
 
 def test_media() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from client_voices import recording
-from pydantic_ai import Agent, BinaryContent
+from pydantic import BaseModel
+from pydantic_ai import Agent, BinaryContent, NativeOutput
 
 both = pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
 
@@ -31,6 +34,20 @@ async def test_tools(api: str) -> None:
 
     result = await agent.run("hello there")
     assert (result.output, heard) == ("None is needed.", ["hello there"])
+
+
+class Place(BaseModel):
+    """A place."""
+
+    city: str
+    size: Literal["large", "small"]
+    people: list[int]
+
+
+@both
+async def test_an_output_of_a_type(api: str) -> None:
+    result = await Agent(f"{api}:tones", output_type=NativeOutput(Place)).run("where")
+    assert result.output == Place(city="one", size="large", people=[3])
 
 
 async def test_sound() -> None:

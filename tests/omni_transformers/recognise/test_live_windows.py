@@ -248,7 +248,10 @@ def test_a_sound_is_over_the_option_s_limit() -> None:
     with running(create_whisper(str(checkpoint(WHISPER)), max_audio_seconds=1.0)) as scheduler:
         send_sound(scheduler, "r", [tone(0.9), tone(0.2)], {})
         error = outputs(scheduler, ["r"])["r"][-1]
+        send_sound(scheduler, "told", [tone(0.9)], {"listen": {"logprobs": True}})
+        other = outputs(scheduler, ["told"])["told"][-1]
     assert "longer than 1 s (max_audio_seconds)" in str(error)
+    assert "params.listen.logprobs: told of whole recordings only" in str(other)
 
 
 @pytest.mark.parametrize("step", [0.1, 11, "x", True])

@@ -224,7 +224,7 @@ def test_nothing_is_written_where_nobody_speaks(tmp_path: Path) -> None:
 def test_an_english_only_checkpoint_is_told_neither_language_nor_task(tmp_path: Path) -> None:
     whisper(tmp_path, multilingual=False)
     [group] = interface(str(tmp_path)).groups
-    assert [each.name for each in group.parameters] == ["prompt", "temperature", "timestamps", "seed"]
+    assert [each.name for each in group.parameters] == ["prompt", "temperature", "logprobs", "timestamps", "seed"]
     reference = Reference(tmp_path)
     with running(create_whisper(str(tmp_path))) as scheduler:
         _, result = heard(scheduler, hear(tone(1.5)))

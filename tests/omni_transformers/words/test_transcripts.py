@@ -14,7 +14,7 @@ from omni_core.api import InvalidRequestError, OmniRequest, Segment
 from omni_transformers.loading import load_processor
 from omni_transformers.words.recognisers import RECOGNISERS
 from omni_transformers.words.steps import Text
-from omni_transformers.words.transcripts import Reading, create_recogniser
+from omni_transformers.words.transcripts import PARSE, Reading, create_recogniser
 
 assert listeners
 QWEN, MOSS, VIBE = (
@@ -61,6 +61,34 @@ def test_segments_have_times_and_speakers(name: str, text: str) -> None:
     assert segments == [Segment("Hello there.", 0.5, 1.5, "1"), Segment(" Yes.", 1.5, 2.25, "2")]
     cut = read(name, text[:-6])[1].text
     assert cut.startswith("Hello there.")
+
+
+def test_segments_are_told_when_they_are_complete() -> None:
+    processor = load_processor(str(checkpoint(MOSS)))
+    reading = Reading(RECOGNISERS[MOSS], heard=True, parse=getattr(processor, PARSE))
+    pieces = ["[0.50][S0", "1]Hello", " there.[1.", "50][1.50]", "[S02]Yes.[2.25", "]", "[2.25][S01]a", "[x]"]
+    told = [reading.chunk(each, holds=False, tells=True) for each in pieces]
+    assert [each and (each.text, [one.speaker for one in each.segments]) for each in told] == [
+        None, None, None, ("Hello there.", ["1"]), None, (" Yes.", ["2"]), None, None,
+    ]  # fmt: skip
+    rest, segments = reading.end(writing(processor), written(processor, "".join(pieces)))
+    assert (rest, segments) == (
+        " [2.25][S01]a[x]",
+        [Segment("Hello there.", 0.5, 1.5, "1"), Segment(" Yes.", 1.5, 2.25, "2")],
+    )
+    whole = "".join(pieces[:-1]) + "[3.0]"
+    rest, segments = Reading(RECOGNISERS[MOSS], heard=True).end(writing(processor), written(processor, whole))
+    assert (rest, len(segments)) == ("Hello there. Yes. a", 3)
+    rest, segments = Reading(RECOGNISERS[MOSS], heard=True).end(writing(processor), written(processor, "".join(pieces)))
+    assert (rest, segments) == ("".join(pieces), [])  # malformed, and all of it
+
+
+def writing(processor: Any) -> Any:
+    return SimpleNamespace(prompts=SimpleNamespace(processor=processor))
+
+
+def written(processor: Any, text: str) -> Text:
+    return Text(text, processor.tokenizer.encode(text, add_special_tokens=False), "stop", {})
 
 
 def test_a_language_and_a_hint_are_in_the_prompt() -> None:

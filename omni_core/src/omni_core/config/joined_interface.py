@@ -73,6 +73,7 @@ def joined_interface(
         word_times=speaking[0].word_times,
         tool_format=writing[0].tool_format,
         tool_choice=writing[0].tool_choice,
+        completes=False,
         reasoning=writing[0].reasoning,
     )
     return whole, renames

@@ -54,8 +54,8 @@ BALANCES: Mapping[str, Balance | None] = {"turns": None, "least_busy": least_bus
 def expected_work(request: OmniRequest) -> float:
     """Return the characters of the texts of a request, and one for the request itself."""
     inputs = request.inputs
-    messages = inputs.get("messages") if isinstance(inputs, dict) else inputs
-    return 1.0 + _characters(messages)
+    texts = inputs.get("messages") or inputs.get("prompt") if isinstance(inputs, dict) else inputs
+    return 1.0 + _characters(texts)
 
 
 def _characters(value: object) -> int:

@@ -8,6 +8,7 @@ from omni_core.model_runner.attention import AttentionForm, CacheAttention, Deco
 from omni_core.model_runner.base import ARModel, FeedbackStrategy, Forward, ModelRunner
 from omni_core.model_runner.types import (
     ARRequest,
+    Constraint,
     ContentSpan,
     FinishReason,
     ForwardBatch,
@@ -22,6 +23,7 @@ __all__ = [
     "ARRequest",
     "AttentionForm",
     "CacheAttention",
+    "Constraint",
     "ContentSpan",
     "DecodeCache",
     "FeedbackStrategy",

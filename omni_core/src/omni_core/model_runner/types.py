@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from attrs import define, field, frozen
 
@@ -61,6 +61,8 @@ class SamplingParams:
         stop_ids: choosing one finishes the request with ``stop``; the id is kept in ``output_ids``.
         max_new_tokens: after this many tokens the request finishes with ``length``.
         seed: seeds the request's own random numbers; ``None`` draws a fresh seed.
+        logprobs: so many likely ids of each position are kept with their log probabilities in ``ARRequest.logprobs``, beside the
+            chosen one; ``None``: nothing is kept.
         penalize_prompt: true if the repetition penalty also applies to the prompt's ids (transformers' rule for prompts of ids).
     """
 
@@ -73,6 +75,7 @@ class SamplingParams:
     stop_ids: frozenset[int] = frozenset()
     max_new_tokens: int = 1024
     seed: int | None = None
+    logprobs: int | None = None
     penalize_prompt: bool = True
 
 
@@ -98,6 +101,30 @@ class KVLayout:
         """The differences of any layer from plain attention, in words for messages; empty: all are plain."""
         named = {name for form in self.forms if form is not None for name in form.names}
         return sorted(named | ({"cross-attention"} if self.memory else set()))
+
+
+class Constraint(Protocol):
+    """The set of ids that may follow in the output of a request, as a function of its ids: a step that failed is computed again."""
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Call ``call`` in another thread once it is made, or cannot be. A request is admitted then."""
+
+    def check(self) -> None:
+        """Wait until it is made.
+
+        Raises:
+            InvalidRequestError: it cannot be.
+        """
+
+    def advance(self, output_ids: Sequence[int]) -> None:
+        """Begin to compute what may follow these ids, beside the steps."""
+
+    def allowed(self, output_ids: Sequence[int]) -> Tensor | None:
+        """Return the ids that may follow, ``[vocab]`` bool on the CPU; ``None``: all. Waits for what :meth:`advance` has begun.
+
+        Raises:
+            InvalidRequestError: the work for it is over the bounds.
+        """
 
 
 @frozen
@@ -138,6 +165,9 @@ class ARRequest:
         priority: higher is served sooner; 0 is the default.
         memory: the first positions of the prompt that only cross-attention sees, such as those of an encoder's output; a stage before
             or the runner computes their keys and values. The other positions see each other alone.
+        constraint: what its ids are held to; ``None``: they are free.
+        logprobs: of each id of ``output_ids``, where they are asked for, ``(id, log probability)``: its own first, then those of the
+            likeliest ids, the likeliest first.
         prompt_blocks: ``[P]`` int64 on the CPU: positions with one number attend to each other in layers that have blocks; -1: plainly
             causal. ``content`` must cover each block from its first position to its last.
     """
@@ -161,6 +191,8 @@ class ARRequest:
     messages: list[OutgoingMessage] = field(factory=list)
     memory: int = 0
     prompt_blocks: Tensor | None = None
+    constraint: Constraint | None = None
+    logprobs: list[list[tuple[int, float]]] = field(factory=list)
 
     @property
     def length(self) -> int:

@@ -22,9 +22,10 @@ class OmniRequest:
     """A client's request to a pipeline.
 
     Attributes:
-        inputs: the model's inputs, usually ``{"messages": [...]}``, and for a model that can speak with the voice of a recording
-            ``"references": [{"path": ..., "text": ...}]``. Heavy. They travel to the entry stage only; a stage
-            that a later one depends on hands on what is needed in its payload. Everywhere else ``inputs`` is ``None``.
+        inputs: the model's inputs, usually ``{"messages": [...]}``, or ``{"prompt": ...}`` for a model that goes on from a text as it is;
+            for one that can speak with the voice of a recording ``"references": [{"path": ..., "text": ...}]``. Heavy. They travel to the
+            entry stage only; a stage that a later one depends on hands on what is needed in its payload. Everywhere else ``inputs`` is
+            ``None``.
         params: sampling and generation parameters, plain data: ``{"temperature": 0.7, "seed": 1}``, and by group those of single stages.
             The pipeline's interface says which there are; at admission they are checked and put into their groups.
         modalities: the outputs that are wanted, such as ``["text", "audio"]``; ``None`` is the pipeline's default.

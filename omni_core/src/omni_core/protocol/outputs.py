@@ -17,10 +17,31 @@ from omni_core.protocol.registry import register
 
 @register
 @frozen
-class TextChunk:
-    """A piece of text as it was made."""
+class TokenLogprob:
+    """A token of a text with its log probability, by the model's own logits: before temperature, penalties and constraints.
+
+    Attributes:
+        text: of the token; a character that is only a part of one is a replacement mark.
+        data: its bytes of UTF-8.
+        logprob: the natural logarithm of its probability.
+        token_id: in the model's vocabulary.
+        top: the likeliest tokens in its place, the likeliest first, without ``top`` of their own.
+    """
 
     text: str
+    data: bytes
+    logprob: float
+    token_id: int
+    top: list[TokenLogprob] = field(factory=list)
+
+
+@register
+@frozen
+class TextChunk:
+    """A piece of text as it was made. ``logprobs``: of tokens that end here, where they were asked for (``top_logprobs``)."""
+
+    text: str
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -75,7 +96,8 @@ class AudioChunk:
 class TextResult:
     """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``usage`` counts
     ``prompt_tokens``, those of them that stand for sound as ``prompt_audio_tokens``, ``completion_tokens``, and those of them
-    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined.
+    that are ``reasoning`` as ``reasoning_tokens``. ``reasoning``: the :class:`ReasoningChunk` texts joined. ``logprobs``: those of the
+    :class:`TextChunk` pieces joined.
     """
 
     text: str
@@ -84,6 +106,7 @@ class TextResult:
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
     reasoning: str = ""
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -166,12 +189,14 @@ class TranscriptChunk:
         text: added for good; may be empty.
         tentative: what may follow, and may still change.
         segments, words: those that are complete with this chunk.
+        logprobs: of the tokens of ``text``.
     """
 
     text: str
     tentative: str = ""
     segments: list[Segment] = field(factory=list)
     words: list[Word] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
 
 
 @register
@@ -186,6 +211,7 @@ class Transcript:
         duration: seconds of the recording that were heard. ``None``: not known.
         finish_reason: ``stop``, or ``length``: a limit has cut it, and the rest of the recording is not in it.
         usage, notices: as of a :class:`TextResult`.
+        logprobs: of the tokens that its text was written with, those of all chunks; empty unless they were asked for.
     """
 
     text: str
@@ -196,6 +222,7 @@ class Transcript:
     finish_reason: str = "stop"
     usage: dict[str, int] = field(factory=dict)
     notices: list[str] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
 
     @property
     def speakers(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from omni_core.api import exports
 
 if TYPE_CHECKING:
-    from omni_media.forward import forward_sound, reads_forward
+    from omni_media.forward import forward_sound, reads_forward, sound_pieces
     from omni_media.frames import Frames, Video, frames
     from omni_media.images import images
     from omni_media.sound import Samples, sound
@@ -30,10 +30,11 @@ __all__ = [
     "images",
     "reads_forward",
     "sound",
+    "sound_pieces",
 ]
 
 _HOMES = {
-    "omni_media.forward": "forward_sound reads_forward",
+    "omni_media.forward": "forward_sound reads_forward sound_pieces",
     "omni_media.frames": "Frames Video frames",
     "omni_media.images": "images",
     "omni_media.sound": "Samples sound",

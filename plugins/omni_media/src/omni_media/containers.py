@@ -40,7 +40,7 @@ def opened(stream: IO[bytes]) -> av.container.InputContainer:
         av.error.FFmpegError: it is of no format of :data:`FORMATS`, or damaged.
     """
     stream.seek(0)
-    return av.open(stream, metadata_errors="replace", options=OPTIONS)
+    return av.open(stream, "r", metadata_errors="replace", options=OPTIONS)
 
 
 def stream_of(container: av.container.InputContainer, kind: str) -> Any:

@@ -1,10 +1,10 @@
-"""Decodes sound while the bytes of its file come: of the formats that can be read forward, in bounded memory."""
+"""Decodes sound piece by piece, in bounded memory: of whole files, and of those of some formats while their bytes come."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import IO, Protocol
 
 import av
 import av.error
@@ -12,7 +12,7 @@ import numpy as np
 import soxr
 
 from omni_core.api import InvalidRequestError
-from omni_media.containers import OPTIONS, TooManyPacketsError, decoded, packets, stream_of
+from omni_media.containers import OPTIONS, TooManyPacketsError, decoded, opened, packets, stream_of
 from omni_media.sound import Samples, SoundTrack
 from omni_media.source import LIMITS, Limits, MediaSource
 
@@ -71,11 +71,31 @@ def forward_sound(file: Readable, limits: Limits = LIMITS, where: str = "") -> I
         InvalidRequestError: as :func:`omni_media.sound.sound`.
     """
     source = MediaSource("audio", {}, where)
-    track, reader = SoundTrack(source, limits), _Counted(file, source, limits)
-    rate, resampler = 0, None
+    options = {**OPTIONS, "probesize": str(_READ_BYTES)}
+    yield from _pieces(
+        lambda: av.open(
+            _Counted(file, source, limits), metadata_errors="replace", options=options, buffer_size=_READ_BYTES
+        ),
+        source,
+        limits,
+    )
+
+
+def sound_pieces(file: IO[bytes], limits: Limits = LIMITS, where: str = "") -> Iterator[tuple[Samples, int]]:
+    """Decode a whole file of sound, of any format, piece by piece: what :func:`forward_sound` yields and raises.
+
+    Args:
+        file: read and sought in; its size is not checked.
+    """
+    yield from _pieces(lambda: opened(file), MediaSource("audio", {}, where), limits)
+
+
+def _pieces(
+    open_file: Callable[[], av.container.InputContainer], source: MediaSource, limits: Limits
+) -> Iterator[tuple[Samples, int]]:
+    track, rate, resampler = SoundTrack(source, limits), 0, None
     try:
-        options = {**OPTIONS, "probesize": str(_READ_BYTES)}
-        with av.open(reader, metadata_errors="replace", options=options, buffer_size=_READ_BYTES) as container:
+        with open_file() as container:
             best = stream_of(container, "audio")
             if best is None:
                 raise source.fail("there is no sound in it")

@@ -10,7 +10,7 @@ from omni_core.api import SEED, SPEECH, TEXT, VOCODER, ConfigError, Interface, P
 from omni_media.api import Limits
 from omni_qwen3.interface import OPTIONS as QWEN3_OPTIONS
 from omni_qwen3.interface import PRIORITY, THINKER, VIDEO_SOUND
-from omni_torch.api import sampling_parameters
+from omni_torch.api import as_installed, sampling_parameters
 
 ARCHITECTURES = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni")
 
@@ -81,7 +81,11 @@ TEXT_INTERFACE = Interface(
     groups=[THINKER],
     metadata=_METADATA,
     limits=asdict(LIMITS),
-    prompts={"transcription": "Transcribe the audio into text."},
+    completes=True,
+    prompts={
+        "transcription": "Transcribe the audio into text.",
+        "translation": "Translate the speech into English. Write the translation and nothing else.",
+    },
     warmup=[_hello("text")],
 )
 
@@ -112,6 +116,7 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         config = read_config(folder)
     except ConfigError:  # the stages report errors in this file
         return declared
+    declared = as_installed(declared)
     declared = evolve(declared, limits={**declared.limits, "max_context": config.thinker.max_positions, **limits})
     if config.talker is None:
         return declared

@@ -21,6 +21,7 @@ from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_torch.api import (
     ALONE,
     ARModelRunner,
+    Constraints,
     StopTokens,
     TensorParallel,
     Written,
@@ -75,6 +76,7 @@ class ThinkerRunner(ARModelRunner):
         self.kept_width = model.hidden_size if self._speech_enabled else 0  # a talker reads hidden states of the prompt
         self.max_context = config.thinker.max_positions
         self.output_seconds = CODE_SECONDS if self._speech_enabled else None
+        self._constraints = Constraints(lambda: tokenizer_of(folder), model.vocab_size, self._end)
 
     @classmethod
     def from_checkpoint(
@@ -111,9 +113,10 @@ class ThinkerRunner(ARModelRunner):
         request = message.data.request
         given: dict[str, Any] = {"max_new_tokens": 1} if "given" in inputs else {**thinker_params(request.params)}
         ignore_eos, stops = given.pop("ignore_eos", False), given.pop("stop", None)
-        sampling = sampling_from(
-            {**THINKER_DEFAULTS, **given}, "params.thinker", stop_ids=[] if ignore_eos else self._end
-        )
+        structured, logprobs = given.pop("structured", None), given.pop("top_logprobs", None)
+        stop_ids = [] if ignore_eos else self._end
+        given = {**THINKER_DEFAULTS, **given}
+        sampling = sampling_from(given, "params.thinker", stop_ids=stop_ids, logprobs=logprobs)
         ids = inputs["input_ids"].to(self.device)
         embeds = self.model.embed(ids)
         text = None
@@ -140,6 +143,7 @@ class ThinkerRunner(ARModelRunner):
                 stops=StopTokens(stops, self._decoder) if stops else None,
             ),
             content=content_spans(inputs),
+            constraint=self._constraints.begin(structured, "params.thinker"),
         )
 
     def _decoder(self) -> Callable[[int], str | None]:
@@ -155,7 +159,8 @@ class ThinkerRunner(ARModelRunner):
             for chunk in self._given(request, spoken):
                 yield OutgoingMessage(request.request_id, "stream", chunk, target="talker")
             return
-        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
+        metadata = {"logprobs": request.logprobs[-1:]} if request.logprobs else None
+        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode", metadata=metadata)
         if state.hidden is None:
             return
         if not state.started:

@@ -27,7 +27,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core import __version__
 from omni_core.api import watched
-from omni_serve import chat, health, images, models, page, responses, speech, speech_socket, transcriptions, voices
+from omni_serve import (
+    chat,
+    completions,
+    health,
+    images,
+    models,
+    page,
+    responses,
+    speech,
+    speech_socket,
+    transcriptions,
+    voices,
+)
 from omni_serve.bodies import component_schemas
 from omni_serve.dispatch import Dispatch
 from omni_serve.errors import ApiError, api_error
@@ -41,6 +53,7 @@ from omni_serve.settings import Settings
 
 ROUTERS = [
     chat.router,
+    completions.router,
     responses.router,
     speech.router,
     speech_socket.router,

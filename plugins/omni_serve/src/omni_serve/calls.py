@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
@@ -24,6 +25,7 @@ from omni_core.api import (
     RequestAbortedError,
     TextChunk,
     TextResult,
+    TokenLogprob,
     Transcript,
     TranscriptChunk,
     Word,
@@ -32,7 +34,7 @@ from omni_core.runtime_api import StreamEvent
 from omni_serve.auth import Key
 from omni_serve.body_budget import Held
 from omni_serve.encoders import Samples
-from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.errors import ApiError, api_error, invalid, placed
 from omni_serve.live_input import LiveInput
 from omni_serve.media import share_of
 from omni_serve.server import Server
@@ -66,6 +68,19 @@ class Guess(str):
     __slots__ = ()
 
 
+class Heard(str):
+    """A piece of a transcript, with what is told of it: the text is that of the chunk, which may be empty."""
+
+    chunk: TranscriptChunk
+
+    @classmethod
+    def of(cls, chunk: TranscriptChunk) -> Heard:
+        """Return a chunk as a piece."""
+        made = cls(chunk.text)
+        made.chunk = chunk
+        return made
+
+
 @define(eq=False)
 class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
@@ -80,7 +95,10 @@ class Call:
         transcript: the whole of it, with its times.
         input: the input that is still coming; the request is without it.
         guesses: true if :meth:`pieces` has :class:`Guess` pieces, too.
+        tells: true if its pieces of text are :class:`Heard` ones: all that is told of segments, words and tokens comes with them.
         heard_seconds: of the recording that is to be written down, by its header.
+        logprobs: of the tokens of its text, where they are asked for; those that :meth:`fresh_logprobs` has not returned.
+        fields: the client's fields by those of the pipeline, for errors.
         thinks: true if :meth:`pieces` has :class:`Thought` pieces, too; ``thoughts`` has all of them in any case.
     """
 
@@ -91,6 +109,7 @@ class Call:
     transcribes: bool = field(default=False, kw_only=True)
     thinks: bool = field(default=False, kw_only=True)
     guesses: bool = field(default=False, kw_only=True)
+    tells: bool = field(default=False, kw_only=True)
     heard_seconds: float = field(default=0.0, kw_only=True)
     input: LiveInput | None = field(default=None, kw_only=True)
     body: Held | None = field(default=None, kw_only=True)
@@ -101,12 +120,15 @@ class Call:
     notices: list[str] = field(factory=list)
     transcript: Transcript | None = None
     thoughts: str = ""
+    logprobs: list[TokenLogprob] = field(factory=list)
+    fields: dict[str, str] = field(factory=dict, kw_only=True)
     audio_seconds: float = 0.0
     _first_sound: float | None = None
     _last_sound: float = 0.0
     _wrote: bool = False
     _told_words: int = 0
     _guess: str = ""
+    _told: Counter[str] = field(factory=Counter)
     _texts: int = 0
 
     async def pieces(self) -> AsyncGenerator[str | Sound]:
@@ -142,6 +164,8 @@ class Call:
                             self.body.give_back()
                         media.leave()  # the first result comes after the media have been read
                         piece = self._piece(event.data)
+                        if self.tells and not isinstance(piece, Sound):
+                            piece = self._heard(piece, event.data)
                         if piece is not None:
                             yield piece
                         if (
@@ -161,10 +185,16 @@ class Call:
                 raise server.admission.shutting_down() from error
             raise api_error(error) from error
         except Exception as error:
-            raise api_error(error) from error
+            with placed(self.fields):
+                raise api_error(error) from error
         finally:
             media.leave()
             self._account()
+
+    def fresh_logprobs(self) -> list[TokenLogprob]:
+        """Return the log probabilities that have come since the last call."""
+        found, self.logprobs = self.logprobs, []
+        return found
 
     async def _live(self, request: OmniRequest, pieces: LiveInput) -> AsyncGenerator[StreamEvent]:
         kind = "audio" if self.transcribes else "text"
@@ -196,7 +226,10 @@ class Call:
             and TEXT in self.server.interface.roles
         ):
             return None
-        if isinstance(data, TextChunk | TranscriptChunk):
+        if isinstance(data, TextChunk):
+            self.logprobs += data.logprobs
+            return self._text(data.text)
+        if isinstance(data, TranscriptChunk):
             return self._text(data.text)
         if isinstance(data, ReasoningChunk):
             self.thoughts += data.text
@@ -209,7 +242,10 @@ class Call:
             self.notices += data.notices
             self.transcript = data if isinstance(data, Transcript) else self.transcript
             self.thoughts = self.thoughts or getattr(data, "reasoning", "")
-            return None if self._wrote else self._text(data.text)
+            if self._wrote:
+                return None
+            self.logprobs += getattr(data, "logprobs", ())
+            return self._text(data.text)
         if isinstance(data, AudioResult):
             self.usage |= data.usage
             self.notices += data.notices
@@ -220,6 +256,15 @@ class Call:
         if isinstance(data, str):
             return self._text(data)
         return None
+
+    def _heard(self, text: str | None, data: Any) -> Heard | None:
+        """Return a piece of text with what a result tells of it: of a whole transcript, what no chunk has told."""
+        found: dict[str, Any] = {}
+        for name in ("segments", "words", "logprobs"):
+            new = getattr(data, name, [])[self._told[name] if isinstance(data, Transcript) else 0 :]
+            self._told[name] += len(new)
+            found[name] = new
+        return Heard.of(TranscriptChunk(text or "", **found)) if text or any(found.values()) else None
 
     def _text(self, text: str) -> str | None:
         if not text:

@@ -10,24 +10,26 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
-from attrs import define, field
+from attrs import define, evolve, field
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.api import OmniRequest
+from omni_core.api import STRUCTURED, OmniRequest
 from omni_serve.bodies import Base64, RawRoute, body_of, dumps, media_response, schema
 from omni_serve.calls import Call, Sound, Thought
 from omni_serve.chat_messages import ChatMessages
+from omni_serve.choices import Choices, Count, seeded, stream_end
 from omni_serve.encoders import Encoder, SampleRate, check_rate, encoder, whole, written
 from omni_serve.errors import invalid
+from omni_serve.logprobs import ask_logprobs, of_chat_tokens
 from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import DONE, Stream, event, unless_gone
+from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.structured import fields_of, take_structured
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import ReplyReader, ToolChoice, ToolOptions, Tools, call_deltas
-from omni_serve.usage import of_chat
 from omni_serve.voice_names import apply_voice
 
 router = APIRouter(route_class=RawRoute, tags=["chat"])
@@ -67,6 +69,9 @@ class ChatRequest(BaseModel):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    n: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     extra_body: dict[str, Any] | None = None
 
 
@@ -76,13 +81,15 @@ async def create_chat_completion(request: Request) -> Response:
     server = server_of(request)
     asked = await body_of(request, ChatRequest, media=["messages"])
     chat = await Chat.make(server, request, asked)
-    streamed, options = asked.stream, asked.stream_options
+    streamed, options, n = asked.stream, asked.stream_options, asked.n
     del asked  # its media are here a second time, and an answer may take long
+    answers = Choices([chat, *(chat.another(index) for index in range(1, n or 1))])
     if streamed:
         usage = options is not None and bool(options.include_usage)
-        pieces = chat.stream(include_usage=usage)
+        is_alone = len(answers.chats) == 1  # a generator less
+        pieces = chat.events(include_usage=usage, last=True) if is_alone else answers.stream(include_usage=usage)
         return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    return await media_response(await unless_gone(request, chat.whole()))
+    return await media_response(await unless_gone(request, answers.whole()))
 
 
 @define(eq=False)
@@ -95,6 +102,9 @@ class Chat:
     format: str | None
     rate: int | None
     reader: ReplyReader | None
+    tools: ToolOptions | None = None
+    tells_logprobs: bool = False
+    index: int = 0
     identity: str = field(factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(factory=lambda: int(time.time()))
 
@@ -124,7 +134,12 @@ class Chat:
             if asked.extra_body
             else asked.model_extra
         )
-        parameters = server.parameters.read(extra or {}, fields)
+        extra = dict(extra or {})
+        structured, held_by = take_structured(server.interface, extra)
+        parameters = server.parameters.read(extra, fields)
+        ask_logprobs(server, asked.logprobs, asked.top_logprobs, parameters.params)
+        if speech and (asked.n or 1) > 1:
+            raise invalid("n: an answer with speech has one choice", "n", "unsupported_value")
         tools = ToolOptions.read(
             server.interface, server.settings.limits, asked.tools, asked.tool_choice, asked.parallel_tool_calls
         )
@@ -132,6 +147,10 @@ class Chat:
         inputs: dict[str, Any] = {"messages": messages}
         if tools is not None:
             inputs |= tools.inputs
+            structured = tools.held(server.interface, structured)
+            held_by = held_by if tools.forced is None else "tool_choice"
+        if structured is not None:
+            parameters.params[STRUCTURED] = structured
         if speech:
             voice = asked.audio.voice if asked.audio else None
             apply_voice(server, key, voice, inputs, parameters.metadata, "audio.voice")
@@ -141,11 +160,21 @@ class Chat:
         form = audio.format or ("pcm16" if asked.stream else "wav")
         check_rate(form, audio.sample_rate, "audio.sample_rate")
         call = Call(server, key, omni, speech, thinks=True, body=request.scope["omni.body"], arrived=arrived)
+        call.fields = fields_of(server.interface, structured, held_by)
         reader = tools.reader() if tools is not None else None
-        return cls(server, call, asked.model, form if speech else None, audio.sample_rate, reader)
+        return cls(
+            server, call, asked.model, form if speech else None, audio.sample_rate, reader, tools, bool(asked.logprobs)
+        )
 
-    async def whole(self) -> dict[str, Any]:
-        """Return the ``chat.completion`` object."""
+    def another(self, index: int) -> Chat:
+        """Return the request of a further choice, with a seed of its own if this one has one."""
+        call, reader = self.call, self.tools.reader() if self.tools is not None else None
+        request = evolve(call.request, params=seeded(call.request.params, index))
+        made = Call(call.server, call.key, request, call.speech, thinks=True, arrived=call.arrived, fields=call.fields)
+        return evolve(self, call=made, reader=reader, index=index)
+
+    async def choice(self) -> dict[str, Any]:
+        """Return the choice of the ``chat.completion`` object."""
         text, sounds, rate = await self.call.whole()
         calls: list[ToolCall] = []
         if self.reader is not None:
@@ -169,29 +198,23 @@ class Chat:
                 "transcript": text,
             }
             self.server.spoken.keep(identity, self.call.key.name, text)
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason(bool(calls))}
-        answer: dict[str, Any] = {
-            "id": self.identity,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": [choice],
-            "usage": of_chat(self.call.usage),
-        }
-        if self.call.notices:
-            answer["notices"] = self.call.notices
-        return answer
+        logprobs = of_chat_tokens(self.call.fresh_logprobs()) if self.tells_logprobs else None
+        reason = self._finish_reason(bool(calls))
+        return {"index": self.index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def common(self, kind: str) -> dict[str, Any]:
+        """Return the fields that all objects of the answer have."""
+        return {"id": self.identity, "object": kind, "created": self.created, "model": self.model}
 
     def _finish_reason(self, has_calls: bool) -> str:
         if self.call.finish_reason == "length":
             return "length"
         return "tool_calls" if has_calls else "stop"
 
-    async def stream(self, *, include_usage: bool) -> AsyncGenerator[bytes]:
-        """Yield the server-sent events."""
-        chunks = _Chunks(
-            self.identity, self.created, self.model, speech=self.format is not None, include_usage=include_usage
-        )
+    async def events(self, *, include_usage: bool, last: bool = False) -> AsyncGenerator[bytes]:
+        """Yield the server-sent events of the choice. ``last``: and what ends the stream."""
+        common = self.common("chat.completion.chunk")
+        chunks = _Chunks(common, self.index, speech=self.format is not None, include_usage=include_usage)
         spoken = _SpokenPart(self, chunks) if self.format is not None else None
         begun, calls = False, 0
         # Without tools, one generator less: most requests have none.
@@ -209,14 +232,19 @@ class Chat:
                     if data := spoken.text(part) if isinstance(part, str) else await spoken.sound(part):
                         yield data
                 elif isinstance(part, str):
-                    yield chunks.content(part)
+                    yield chunks.content(part, self._fresh_logprobs())
         if not begun:
             yield chunks.role()
         if spoken is not None and (spoken.begun or not calls):
             self.server.spoken.keep(spoken.identity, self.call.key.name, spoken.transcript)
             yield spoken.end()
+        if self.tells_logprobs and self.call.logprobs:
+            yield chunks.content("", self._fresh_logprobs())
         ending = chunks.end(self._finish_reason(calls > 0), self.call.notices)
-        yield ending + (chunks.usage(of_chat(self.call.usage)) if include_usage else b"") + DONE
+        yield ending + (stream_end(common, [self.call.usage] if include_usage else None) if last else b"")
+
+    def _fresh_logprobs(self) -> str:
+        return dumps(of_chat_tokens(self.call.fresh_logprobs())) if self.tells_logprobs else "null"
 
     async def parts(self) -> AsyncGenerator[str | Sound | ToolCall]:
         """Yield the pieces of the reply, with the calls read out of its text."""
@@ -280,23 +308,23 @@ class _SpokenPart:
 class _Chunks:
     """Makes ``chat.completion.chunk`` objects. Only what changes is written anew: a stream has thousands of them."""
 
-    def __init__(self, identity: str, created: int, model: str, *, speech: bool, include_usage: bool) -> None:
+    def __init__(self, common: dict[str, Any], index: int, *, speech: bool, include_usage: bool) -> None:
         self._role = dumps({"role": "assistant", "content": None if speech else "", "refusal": None})
-        self._common = {"id": identity, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._common, self._index = common, index
         usage = ',"usage":null' if include_usage else ""
-        self._head = "data: " + dumps(self._common)[:-1] + ',"choices":[{"index":0,"delta":'
-        self._tail = ',"logprobs":null,"finish_reason":null}]' + usage + "}\n\n"
+        self._head = "data: " + dumps(self._common)[:-1] + f',"choices":[{{"index":{index},"delta":'
+        self._tail = ',"finish_reason":null}]' + usage + "}\n\n"
         self._include_usage = include_usage
 
-    def delta(self, delta: str) -> bytes:
+    def delta(self, delta: str, logprobs: str = "null") -> bytes:
         """Return a chunk with a delta, given as JSON text."""
-        return f"{self._head}{delta}{self._tail}".encode()
+        return f'{self._head}{delta},"logprobs":{logprobs}{self._tail}'.encode()
 
     def role(self) -> bytes:
         return self.delta(self._role)
 
-    def content(self, text: str) -> bytes:
-        return self.delta('{"content":' + dumps(text) + "}")
+    def content(self, text: str, logprobs: str = "null") -> bytes:
+        return self.delta('{"content":' + dumps(text) + "}", logprobs)
 
     def thought(self, text: str) -> bytes:
         return self.delta('{"reasoning_content":' + dumps(text) + "}")
@@ -305,16 +333,13 @@ class _Chunks:
         return b"".join(self.delta(dumps({"tool_calls": [each]})) for each in call_deltas(index, call))
 
     def end(self, reason: str, notices: list[str]) -> bytes:
-        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
+        choice = {"index": self._index, "delta": {}, "logprobs": None, "finish_reason": reason}
         ending: dict[str, Any] = {**self._common, "choices": [choice]}
         if self._include_usage:
             ending["usage"] = None
         if notices:
             ending["notices"] = notices
         return event(ending)
-
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        return event({**self._common, "choices": [], "usage": usage})
 
 
 def _modalities(asked: ChatRequest, outputs: list[str]) -> tuple[bool, list[str] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -35,10 +35,10 @@ async def read_form(request: Request) -> FormData:
         raise invalid(f"The form cannot be read: {problem}", code="invalid_form") from None
 
 
-def check_fields(form: FormData, known: Iterable[str], file: str, several: str | None = None) -> None:
+def check_fields(form: FormData, known: Iterable[str], file: str, several: Collection[str] = ()) -> None:
     """Raise ApiError 400 for a field that is there twice, or is a file though it is not the one called ``file``; ignore unknown ones.
 
-    ``several``: the field that may be there more than once.
+    ``several``: the fields that may be there more than once.
     """
     names, known = [name for name, _ in form.multi_items()], list(known)
     for name, value in form.multi_items():
@@ -46,7 +46,7 @@ def check_fields(form: FormData, known: Iterable[str], file: str, several: str |
             several_of = name.removesuffix("[]")
             ignore_parameter(several_of, [value] if name != several_of else value, known)
             continue
-        if name != several and names.count(name) > 1:
+        if name not in several and names.count(name) > 1:
             raise invalid(f"{name}: given twice", name, "invalid_value")
         if name != file and isinstance(form[name], UploadFile):
             raise invalid(f"{name}: must be text, is a file", name, "invalid_type")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
-from omni_serve.tool_formats import INSIDE, Between, ToolCall, made_call, overlap, read_call, read_object
+from omni_serve.tool_formats import INSIDE, Between, ToolCall, Written, made_call, overlap, read_call, read_object
 
 MOST_FAILURES = 64
 """Beginnings of calls in one reply that were none; what follows is text, so that the work stays linear in the reply."""
@@ -269,6 +269,7 @@ class ListedJson(_Jsons):
     ``<|tool_call|>`` before a list.
     """
 
+    written = Written('{"name": "', '", "arguments": ', "}", ", ", "[TOOL_CALLS][", "]")
     marks = ("[TOOL_CALLS]", "<|tool_call|>")
     noise = ("<|/tool_call|>",)
 
@@ -311,6 +312,7 @@ def _listed(text: str, begin: int) -> list[ToolCall]:
 class LlamaJson(_Jsons):
     """``{"name": ..., "parameters": {...}}`` at the beginning of a reply or behind ``<|python_tag|>``; several with ``;`` between."""
 
+    written = Written('{"name": "', '", "parameters": ', "}", "; ")
     marks = ("<|python_tag|>",)
 
     _fresh: bool = field(default=True, init=False)  # a call may begin here

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from omni_serve.bodies import json_response
 from omni_serve.encoders import FORMATS
 from omni_serve.pictures import FORMATS as FORMATS_WITH_LOSS
-from omni_serve.recognition import has_recogniser
+from omni_serve.recognition import has_recogniser, parameters_of
 from omni_serve.server import Server, server_of
 from omni_serve.voice_names import voice_names
 
@@ -61,6 +61,7 @@ def capabilities(server: Server) -> dict[str, Any]:
         "outputs": interface.outputs,
         "speech": speech,
         "transcription": _by("transcription", "direct" if has_recogniser(interface) else None, server),
+        "translation": _by("translation", "direct" if "task" in parameters_of(interface) else None, server),
         "tools": interface.tool_format is not None,
         "limits": interface.limits,
         "plain_parameters": interface.plain_group.name if interface.plain_group is not None else None,

@@ -52,7 +52,6 @@ _NEEDED = frozenset(
     {
         *(
             "n",
-            "best_of",
             "echo",
             "logprobs",
             "top_logprobs",

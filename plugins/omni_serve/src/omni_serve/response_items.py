@@ -123,6 +123,8 @@ class Items:
             rest = path[found.end() :].replace(".tool_call_id", ".call_id").replace("image_url.url", "image_url")
             new = place + (rest if place.endswith("]") else "")
             new = re.sub(r"\.file\.(file_data|filename)", r".\1", new)
+        elif path.startswith("response_format"):
+            new = path.replace("response_format.json_schema", "text.format").replace("response_format", "text.format")
         elif path.startswith(("tools", "tool_choice")):
             new = path.replace(".function", "").replace(".allowed_tools", "")
         else:

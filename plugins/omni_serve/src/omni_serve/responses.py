@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.api import shown
+from omni_core.api import STRUCTURED, shown
 from omni_serve.bodies import RawRoute, body_of, json_response, schema
 from omni_serve.body_budget import FREE_BYTES
 from omni_serve.calls import Thought
@@ -25,9 +25,11 @@ from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
 from omni_serve.kept_responses import Turn
+from omni_serve.parameters import NEUTRAL, ignore_parameter
 from omni_serve.response_items import Items, choice_of, tools_of
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.structured import FORMAT
 from omni_serve.tool_formats import ToolCall
 from omni_serve.tools import argument_pieces
 from omni_serve.usage import of_response
@@ -91,6 +93,10 @@ async def create_response(request: Request) -> Response:
     if isinstance(reasoning := extra.get("reasoning"), dict) and server.parameters.reads("reasoning_effort"):
         extra["reasoning"] = {name: value for name, value in reasoning.items() if name != "effort"}
         extra["reasoning_effort"] = reasoning.get("effort")
+    form = _form(server, extra)
+    for name in ("n", "logprobs", "top_logprobs"):
+        if extra.get(name) not in (None, False, *NEUTRAL[name]):
+            ignore_parameter(name, extra.pop(name), ())
     chat_request = ChatRequest.model_validate(
         {
             **extra,
@@ -105,7 +111,7 @@ async def create_response(request: Request) -> Response:
     )
     try:
         chat = await Chat.make(server, request, chat_request, (*ResponsesRequest.model_fields, "extra_body"))
-        answer = _Answer(asked, items, chat, before)
+        answer = _Answer(asked, items, chat, form, before)
     except ApiError as error:
         raise items.in_their_words(error) from None
     if asked.stream:
@@ -121,6 +127,18 @@ async def delete_response(request: Request) -> Response:
     if not server.responses.delete(identity, key_of(request).name):
         raise ApiError(404, f"No response of the id {shown(identity)} is kept.", code="not_found")
     return json_response({"id": identity, "object": "response", "deleted": True})
+
+
+def _form(server: Server, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return ``text.format``, and give it to the chat under its name there, if the pipeline honours it."""
+    text = extra.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    if not isinstance(form, dict) or form.get("type") == "text" or not server.parameters.reads(STRUCTURED):
+        return {"type": "text"}
+    extra["text"] = {name: value for name, value in extra["text"].items() if name != "format"}
+    schema = {name: value for name, value in form.items() if name != "type"}
+    extra[FORMAT] = {"type": form.get("type"), **({"json_schema": schema} if schema else {})}
+    return form
 
 
 def _before(server: Server, request: Request, asked: ResponsesRequest) -> Turn | None:
@@ -160,6 +178,7 @@ class _Answer:
     asked: ResponsesRequest
     items: Items
     chat: Chat
+    form: dict[str, Any]
     before: Turn | None = None
     identity: str = field(factory=lambda: _new_id("resp"))
     created: int = field(factory=lambda: int(time.time()))
@@ -292,7 +311,7 @@ class _Answer:
             "previous_response_id": self.asked.previous_response_id,
             "store": self.is_kept,
             "temperature": extra.get("temperature"),
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self.form},
             "tool_choice": self.asked.tool_choice or "auto",
             "tools": self.asked.tools or [],
             "top_p": extra.get("top_p"),

@@ -29,6 +29,8 @@ class Limits:
             A key has half of it.
         text_characters: of all texts of a request.
         speech_characters: of a text to speak, 4,096 in OpenAI's API.
+        recording_seconds: a recording to write down, which is heard in parts where the pipeline takes less.
+        recording_parts: how many parts of one recording are written at one time.
         upload_mib: a recording of a voice, or of a consent.
         bodies_mib: the bodies of all requests together, until the pipeline has them; further ones wait.
         key_share: the part of ``bodies_mib``, of the places in the pipeline and of the queue that one key may have where there are several.
@@ -50,6 +52,8 @@ class Limits:
     media_requests: float = 2.0
     text_characters: int = 1_000_000
     speech_characters: int = 4096
+    recording_seconds: float = 14_400.0
+    recording_parts: int = 8
     upload_mib: float = 10.0
     bodies_mib: float = 64.0
     key_share: float = 0.75

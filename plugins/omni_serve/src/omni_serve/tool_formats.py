@@ -11,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import define, field, frozen
 
@@ -33,12 +33,29 @@ class ToolCall:
         return {"id": self.identity, "type": "function", "function": function}
 
 
+@frozen
+class Written:
+    """The form of calls that are JSON: ``begin``, calls with ``between`` between them, ``end``. A call is ``before``, its name,
+    ``middle``, its arguments as JSON, ``after``.
+    """
+
+    before: str
+    middle: str
+    after: str
+    between: str
+    begin: str = ""
+    end: str = ""
+
+
 class ToolReader(ABC):
     """Reads the calls out of one reply, which comes in pieces. How it is cut into pieces must not matter.
 
     Attributes:
         tools: that the model was shown, in OpenAI's form: formats without types read the types of arguments from their schemas.
+        written: how the model writes calls, of formats that a reply can be held to; ``None``: it cannot.
     """
+
+    written: ClassVar[Written | None] = None
 
     tools: Sequence[Mapping[str, Any]] = ()
 
@@ -109,6 +126,8 @@ class TaggedJson(Between):
     that JSON has not. Of two opening tags that may both still begin a call, one is in a string as seen from the other, so that a third is
     outside of strings for one of them, and ends it.
     """
+
+    written = Written('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", "\n")
 
     begin: str = "<tool_call>"
     end: str = "</tool_call>"

@@ -15,6 +15,7 @@ from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields, ignore
 from omni_serve.settings import Limits
 from omni_serve.strict_schemas import StrictSchema
+from omni_serve.structured import calls_grammar
 from omni_serve.tool_formats import ToolCall, ToolReader, tool_reader
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -103,6 +104,7 @@ class ToolOptions:
         format: of the calls in the model's text.
         forced: the tool that the reply must call, :data:`ANY` for any of them; ``None``: the model decides.
         schemas: of the strict tools, by name.
+        begins: the pipeline itself begins a forced reply with the call.
     """
 
     tools: list[dict[str, Any]]
@@ -110,6 +112,7 @@ class ToolOptions:
     format: str
     forced: str | None = None
     schemas: Mapping[str, StrictSchema] = field(factory=dict)
+    begins: bool = True
 
     @classmethod
     def read(
@@ -150,7 +153,8 @@ class ToolOptions:
             message = f"tools: {length} characters are over the limit of {limits.text_characters}"
             raise ApiError(413, message, param="tools")
         chosen, forced = _chosen(choice, names)
-        if forced is not None and not interface.tool_choice:
+        can_force = "grammar" in interface.structured and tool_reader(interface.tool_format).written is not None
+        if forced is not None and not interface.tool_choice and not can_force:
             raise invalid(
                 "tool_choice: only 'auto', 'none' and allowed_tools of mode 'auto' are supported: with this pipeline the model "
                 "decides if it calls a tool",
@@ -159,12 +163,37 @@ class ToolOptions:
             )
         shown = [tool for tool in read if tool["function"]["name"] in chosen]
         schemas = _schemas(tools, read)
-        return cls(shown, parallel is not False, interface.tool_format, forced, schemas) if shown else None
+        given = shown, parallel is not False, interface.tool_format, forced, schemas, interface.tool_choice
+        return cls(*given) if shown else None
 
     @property
     def inputs(self) -> dict[str, Any]:
         """Return what a request of the pipeline has of them."""
-        return {"tools": self.tools, **({"tool_choice": self.forced} if self.forced is not None else {})}
+        return {"tools": self.tools, **({"tool_choice": self.forced} if self.forced and self.begins else {})}
+
+    def held(self, interface: Interface, answer: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the parameter ``structured`` of a request with these tools: the reply is calls, if it must be, or ``answer``.
+
+        Args:
+            answer: the parameter without tools; ``None``: the text is free.
+
+        Raises:
+            ApiError: 400, the pipeline cannot be held to either of the two.
+        """
+        written = tool_reader(self.format).written if "grammar" in interface.structured else None
+        if self.forced is None and answer is None:
+            return None
+        if written is None:
+            if answer is None or self.forced is not None:
+                return None
+            raise invalid("tools: this pipeline holds its text to a structure only without them", "tools")
+        may = [each for each in self.tools if self.forced in (None, ANY, each["function"]["name"])]
+        instead = None
+        if self.forced is None and answer is not None:
+            [(kind, instead)] = answer.items()
+            if kind not in ("json_schema", "json_object"):
+                raise invalid("tools: beside them a text can be held to JSON only", "tools")
+        return {"grammar": calls_grammar(written, may, [*self.schemas], parallel=self.parallel, answer=instead)}
 
     def reader(self) -> ReplyReader:
         """Return a reader of one reply."""

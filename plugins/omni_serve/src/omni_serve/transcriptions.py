@@ -1,47 +1,53 @@
-"""``POST /v1/audio/transcriptions``: a recording is written down by the pipeline's stage for that, or by a prompt that it declares."""
+"""``POST /v1/audio/transcriptions`` and ``translations``: by the pipeline's stage for that, or by a prompt that it declares.
+
+A recording that is longer than the pipeline takes is written down in parts, and so is one whose client asks for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import zlib
-from collections.abc import AsyncGenerator, Mapping
+import io
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any
+from typing import IO, Any
 
-from attrs import frozen
+from attrs import define, evolve
 from fastapi import APIRouter
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from omni_core.api import Segment, Transcript, Word, shown
+from omni_core.api import TokenLogprob
+from omni_media.api import Limits as DecodingLimits
+from omni_media.api import sound_pieces
 from omni_serve.bodies import json_response
 from omni_serve.body_budget import Held
-from omni_serve.calls import Call
+from omni_serve.calls import Call, Heard
 from omni_serve.coming_form import ComingForm, begun_form
 from omni_serve.coming_sound import ComingSound
+from omni_serve.cuts import Part, cut
 from omni_serve.errors import ApiError, invalid, placed
-from omni_serve.forms import check_fields, form_schema, read_form, typed
-from omni_serve.ignored import ignore
-from omni_serve.media import check_media, uploaded_sound
-from omni_serve.recognition import listens, parameters_of, transcription_request, writes_down
+from omni_serve.forms import form_schema, read_form
+from omni_serve.long_recordings import PLACES, LongCall
+from omni_serve.media import check_media, pcm_rate, uploaded_sound
+from omni_serve.realtime.vad import TurnDetector, detector_class
+from omni_serve.recognition import listens, transcription_request
 from omni_serve.server import Server, key_of, server_of
+from omni_serve.settings import Limits
 from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.transcript_fields import SCHEMA, SPEAKERS, SUBTITLES, Asked, Chunking, names, read
+from omni_serve.transcript_forms import Speakers, diarized, logprobs, subtitles, verbose
 from omni_serve.usage import of_transcript
 
 router = APIRouter(tags=["speech"])
 
-_GIVEN = ("language", "prompt", "temperature")
-_TIMES = "timestamp_granularities[]"
-_FIELDS = ("file", "model", *_GIVEN, "response_format", "stream")
-_PLACES = {"messages[0].content[0]": "file"}
-_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
-_SUBTITLES = ("srt", "vtt")
-_SCHEMA = {name: "binary" if name == "file" else "string" for name in (*_FIELDS, _TIMES)}
+PART_SECONDS = 30.0
+"""The longest part of a recording that is cut, unless the pipeline takes less: models of speech learn from such."""
+
+_TRANSLATED = {name: SCHEMA[name] for name in ("file", "model", "prompt", "response_format", "temperature")}
 
 
-@router.post("/v1/audio/transcriptions", openapi_extra=form_schema(_SCHEMA, ["file", "model"]))
+@router.post("/v1/audio/transcriptions", openapi_extra=form_schema(SCHEMA, ["file", "model"]))
 async def create_transcription(request: Request) -> Response:
     """Write down what is said in a recording."""
     server = server_of(request)
@@ -50,45 +56,65 @@ async def create_transcription(request: Request) -> Response:
         if coming is not None and (stream := _as_it_comes(server, request, coming, more)) is not None:
             return stream
         request = again
+    return await _answer(server, request, "transcribe")
+
+
+@router.post("/v1/audio/translations", openapi_extra=form_schema(_TRANSLATED, ["file", "model"]))
+async def create_translation(request: Request) -> Response:
+    """Write down in English what is said in a recording."""
+    return await _answer(server_of(request), request, "translate")
+
+
+async def _answer(server: Server, request: Request, task: str) -> Response:
     form = await read_form(request)
-    asked = _read(server, form)
-    data, seconds = await _recording(server, form)
-    omni = transcription_request(server, data, asked.given)
-    call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=request.scope["omni.body"])
-    call.heard_seconds = seconds or 0.0
+    asked = read(server, form, task)
+    recording = await _recording(server, form)
+    call = _call(server, request, asked, recording)
     if asked.stream:
-        return Stream(_events(call), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
-    with placed(_PLACES):
-        text, _, _ = await unless_gone(request, call.whole())
+        ping = server.settings.ping_seconds
+        return Stream(_events(call, asked), "text/event-stream", events=True, ping_seconds=ping)
+    with placed(PLACES):
+        text = await unless_gone(request, _text(call))
     _check_whole(call)
-    text = text.strip()
+    text, found = text.strip(), call.transcript
     if asked.format == "text":
         return PlainTextResponse(text + "\n")
-    if asked.format == "json":
-        return json_response({"text": text, "usage": of_transcript(call.usage, call.heard)})
-    if asked.format in _SUBTITLES:
-        return PlainTextResponse(_subtitles(call.transcript.segments if call.transcript else [], asked.format))
-    return json_response({"text": text, **_verbose(call.transcript or Transcript(text), asked, seconds)})
+    if asked.format in SUBTITLES:
+        return PlainTextResponse(subtitles(found.segments if found else [], asked.format))
+    answer: dict[str, Any] = {"text": text}
+    if asked.format == SPEAKERS:
+        answer |= diarized(call, recording.seconds)
+    elif asked.format == "json":
+        answer["usage"] = of_transcript(call.usage, call.heard)
+    else:
+        answer |= verbose(call, asked.times, asked.task, str(asked.given.get("language") or ""), recording.seconds)
+        answer |= {"language": "english"} if task == "translate" else {}
+    if asked.logprobs:
+        answer["logprobs"] = logprobs(found.logprobs if found else [])
+    return json_response(answer)
 
 
 def _as_it_comes(server: Server, request: Request, form: ComingForm, more: bool) -> Response | None:
     """Return the stream of an upload that is written down while it comes; ``None``: it must be read as a whole, with its mistakes."""
     body: Held = request.scope["omni.body"]
     try:
-        asked = _read(server, FormData(form.fields))
+        asked = read(server, FormData(form.fields), "transcribe")
         omni = transcription_request(server, None, asked.given)
     except ApiError:
         return None
-    fields = {*_FIELDS, _TIMES, *parameters_of(server.interface)}
-    if not asked.stream or form.file != "file" or fields & set(form.late):
+    fields = names(server.interface)
+    if not asked.stream or asked.chunking or asked.logprobs or asked.speakers:
+        return None
+    if form.file != "file" or fields & set(form.late):
         return None
     body.is_live = True
     body.give_back()  # the length that was announced; what waits of it is little
-    sound = ComingSound(form, request.receive, more, body, server.settings.limits, fields)
-    call = Call(server, key_of(request), omni, speech=False, transcribes=True, body=body, input=sound)
+    limits = _of_recordings(server.settings.limits)
+    sound = ComingSound(form, request.receive, more, body, limits, fields)
+    call = Call(server, key_of(request), omni, speech=False, transcribes=True, tells=True, body=body, input=sound)
 
     async def events() -> AsyncGenerator[bytes]:
-        async with sound.coming(), aclosing(_events(call)) as made:
+        async with sound.coming(), aclosing(_events(call, asked)) as made:
             async for each in made:
                 yield each
 
@@ -96,152 +122,129 @@ def _as_it_comes(server: Server, request: Request, form: ComingForm, more: bool)
     return Stream(events(), "text/event-stream", events=True, ping_seconds=ping, gone=sound.gone)
 
 
-@frozen
-class _Asked:
-    """The fields of a form beside the recording. ``times``: of segments and words, those that are wanted."""
-
-    given: dict[str, Any]
-    format: str
-    times: list[str]
-    stream: bool
+def _of_recordings(limits: Limits) -> Limits:
+    """Return the limits on one that is decoded piece by piece: of its samples, of eight channels at any rate, none are kept."""
+    seconds = max(limits.audio_seconds, limits.recording_seconds)
+    return evolve(limits, audio_seconds=seconds, media_samples=max(limits.media_samples, round(seconds * 8 * 192_000)))
 
 
-def _read(server: Server, form: FormData) -> _Asked:
-    interface, declared = server.interface, parameters_of(server.interface)
-    own = [name for name in declared if name != "timestamps"]
-    check_fields(form, [*_FIELDS, _TIMES, *own], "file", several=_TIMES)
-    model = form.get("model")
-    if not isinstance(model, str):
-        raise invalid("model: field required", "model", "missing_required_parameter")
-    server.check_model(model)
-    if not writes_down(interface):
-        raise invalid("This pipeline declares no way to write down recordings.", code="unsupported_operation")
-    answer = _one_of("response_format", str(form.get("response_format") or "json"), _FORMATS)
-    streamed = str(form.get("stream") or "false").lower()
-    if streamed not in ("true", "false"):
-        raise invalid(f"stream: must be true or false, is {shown(streamed)}", "stream", "invalid_type")
-    if streamed == "true" and answer != "json":
-        raise invalid(f"stream: events are JSON; remove response_format={answer}", "stream", "unsupported_value")
-    times = [_one_of(_TIMES, str(each), ("segment", "word")) for each in form.getlist(_TIMES)]
-    if times and answer != "verbose_json":
-        raise invalid(f"{_TIMES}: only verbose_json has them; set response_format", _TIMES, "unsupported_value")
-    given: dict[str, Any] = {name: form.get(name) for name in _GIVEN}
-    given["temperature"] = _temperature(form.get("temperature"))
-    for name in set(own) & form.keys() - set(_GIVEN):
-        given[name] = typed(name, str(form[name]), declared[name].type)
-    if answer in _SUBTITLES and "timestamps" not in declared:
-        raise invalid(
-            f"response_format: {answer} needs times, and this pipeline tells none",
-            "response_format",
-            "unsupported_value",
-        )
-    if "timestamps" in declared and (answer == "verbose_json" or answer in _SUBTITLES):
-        given["timestamps"] = "word" if "word" in times else "segment"
-    elif "word" in times:
-        raise invalid(f"{_TIMES}: this pipeline tells no times", _TIMES, "unsupported_parameter")
-    elif times:
-        ignore(_TIMES)
-    return _Asked(given, answer, times or ["segment"], streamed == "true")
+@define
+class _Recording:
+    """An upload.
+
+    Attributes:
+        data: of one that is sent as a whole.
+        file: of one that is cut, on the disk if it is large; ``None``: the data.
+        seconds: ``None``: not known.
+        samples: of all channels.
+    """
+
+    data: bytes
+    file: IO[bytes] | None
+    seconds: float | None
+    samples: float
 
 
-async def _recording(server: Server, form: FormData) -> tuple[bytes, float | None]:
-    """Return the recording and its seconds."""
+async def _recording(server: Server, form: FormData) -> _Recording:
+    """Read and measure the recording."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise invalid("file: a file is needed", "file", "missing_required_parameter")
-    limits = server.settings.limits
+    limits = _of_recordings(server.settings.limits)
     try:
         data = await uploaded_sound(file, "file", limits.media_mib)
-        return data, (await asyncio.to_thread(check_media, "audio", data, "file", limits)).seconds
+        found = await asyncio.to_thread(check_media, "audio", data, "file", limits)
     except ApiError as error:
         error.param = "file"
         raise
+    has_header = pcm_rate(file.filename or "", file.content_type or "") is None
+    return _Recording(data, file.file if has_header else None, found.seconds, found.samples)
 
 
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise invalid(f"{name}: must be {', '.join(choices)}, is {shown(value)}", name, "unsupported_value")
-    return value
+def _call(server: Server, request: Request, asked: Asked, recording: _Recording) -> Call | LongCall:
+    """Return the call that writes a recording down, as a whole or in parts.
+
+    Raises:
+        ApiError: 413, it must be cut, and cannot.
+    """
+    limits, body = server.settings.limits, request.scope["omni.body"]
+    taken = server.interface.limits.get("max_audio_seconds", float("inf"))
+    most, seconds = min(taken, limits.audio_seconds), recording.seconds or 0.0
+    is_long = seconds > most or recording.samples > limits.media_samples
+    if asked.chunking is None and (not is_long or asked.speakers):
+        if is_long:
+            message = (
+                f"file: {seconds:.1f} s are over the limit of {most:g} s for telling speakers apart; send less at once"
+            )
+            raise ApiError(413, message, param="file", code="media_too_large")
+        omni = transcription_request(server, recording.data, asked.given, asked.task)
+        call = Call(server, key_of(request), omni, speech=False, transcribes=True, tells=True, body=body)
+        call.heard_seconds = seconds
+        return call
+    chunking = asked.chunking or Chunking.auto(server.settings.realtime)
+    transcription_request(server, b"", asked.given, asked.task)  # its mistakes are those of the form
+    file, data, recording.data = recording.file, recording.data, b""
+    if file is not None:
+        body.give_back()  # for minutes it is on the disk
+    return LongCall(
+        server,
+        key_of(request),
+        _parts(server, io.BytesIO(data) if file is None else file, chunking, min(taken, PART_SECONDS)),
+        lambda data: transcription_request(server, data, asked.given, asked.task),
+        most=limits.recording_parts,
+        times=bool(asked.times),
+        decoded=body.give_back,
+    )
 
 
-def _temperature(value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        raise invalid(f"temperature: must be a number, is {shown(value)}", "temperature", "invalid_type") from None
+def _parts(server: Server, file: IO[bytes], chunking: Chunking, longest: float) -> Iterator[Part]:
+    """Yield the parts of a file, decoded as they are asked for."""
+    limits = _of_recordings(server.settings.limits)
+    bounds = DecodingLimits(max_audio_seconds=limits.audio_seconds, max_request_samples=limits.media_samples)
+    detector = detector_class(server.settings.realtime.detector)()
+    turns = TurnDetector(detector, chunking.threshold, chunking.silence_ms)
+    pieces = sound_pieces(file, bounds, "file")
+    yield from cut(pieces, turns, longest=longest, padding=chunking.padding_ms / 1000, by_turn=chunking.by_turn)
 
 
-def _check_whole(call: Call) -> None:
+async def _text(call: Call | LongCall) -> str:
+    texts: list[str] = []
+    async with aclosing(call.pieces()) as pieces:
+        async for piece in pieces:
+            texts += [piece] if isinstance(piece, str) else []
+    return "".join(texts)
+
+
+def _check_whole(call: Call | LongCall) -> None:
     """Raise ApiError 413 if a limit has cut the transcript: one with less would look like the whole."""
-    found = call.transcript
-    if found is not None and found.finish_reason == "length":
-        end = max([each.end for each in found.segments] + [each.end for each in found.words], default=None)
+    if call.finish_reason == "length":
+        found = call.transcript
+        timed = [] if found is None else [each.end for each in found.segments] + [each.end for each in found.words]
+        end = max(timed, default=None)
         heard = "" if end is None else f" after {end:.1f} s"
-        message = f"file: the transcript was cut{heard} by a limit of the pipeline; send the recording in shorter parts"
+        message = (
+            f"file: the transcript was cut{heard} by a limit of the pipeline; send the recording in shorter parts, or with "
+            "chunking_strategy=auto"
+        )
         raise ApiError(413, message, param="file", code="transcript_cut")
 
 
-async def _events(call: Call) -> AsyncGenerator[bytes]:
-    text = ""
-    with placed(_PLACES):
+async def _events(call: Call | LongCall, asked: Asked) -> AsyncGenerator[bytes]:
+    text, speakers, told = "", Speakers(), list[TokenLogprob]()
+    with placed(PLACES):
         async with aclosing(call.pieces()) as pieces:
             async for piece in pieces:
-                if isinstance(piece, str):
-                    text += piece
-                    yield event({"type": "transcript.text.delta", "delta": piece})
+                if not isinstance(piece, Heard):
+                    continue
+                text += piece
+                told += piece.chunk.logprobs
+                if piece:
+                    more = {"logprobs": logprobs(piece.chunk.logprobs)} if asked.logprobs else {}
+                    yield event({"type": "transcript.text.delta", "delta": str(piece), **more})
+                if asked.format == SPEAKERS:
+                    for each in speakers.told(piece.chunk.segments):
+                        yield event(each)
     _check_whole(call)
-    yield event({"type": "transcript.text.done", "text": text, "usage": of_transcript(call.usage)})
+    done = {"type": "transcript.text.done", "text": text, "usage": of_transcript(call.usage)}
+    yield event({**done, "logprobs": logprobs(told)} if asked.logprobs else done)
     yield b"data: [DONE]\n\n"
-
-
-def _verbose(found: Transcript, asked: _Asked, seconds: float | None) -> dict[str, Any]:
-    """Return what the verbose form has beside the text: nothing that neither the pipeline nor the client has said."""
-    duration = next((each for each in (found.duration, seconds) if each is not None), 0.0)
-    answer: dict[str, Any] = {
-        "task": asked.given.get("task", "transcribe"),
-        "language": found.language or asked.given.get("language") or "",
-        "duration": duration,
-        "usage": {"type": "duration", "seconds": duration},
-    }
-    if "segment" in asked.times and found.segments:
-        answer["segments"] = [_segment(number, each) for number, each in enumerate(found.segments)]
-    if "word" in asked.times:
-        answer["words"] = [{"word": each.text, **_times(each)} for each in found.words]
-    return answer
-
-
-def _segment(number: int, segment: Segment) -> dict[str, Any]:
-    """Return a segment with all that OpenAI's has. Figures that the pipeline does not know are 0."""
-    data = segment.text.encode()
-    return {
-        "id": number,
-        "seek": round(segment.start * 100),
-        "text": segment.text,
-        "tokens": segment.token_ids,
-        "temperature": segment.temperature,
-        "avg_logprob": math.log(segment.confidence) if segment.confidence else 0.0,
-        "compression_ratio": len(data) / len(zlib.compress(data)),
-        "no_speech_prob": segment.no_speech or 0.0,
-        **_times(segment),
-    }
-
-
-def _subtitles(segments: list[Segment], form: str) -> str:
-    """Return segments as SubRip (``srt``) or WebVTT (``vtt``)."""
-
-    def clock(seconds: float) -> str:
-        whole, thousandths = divmod(round(seconds * 1000), 1000)
-        mark = "," if form == "srt" else "."
-        return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"
-
-    cues = [f"{clock(each.start)} --> {clock(each.end)}\n{each.text.strip()}\n" for each in segments]
-    if form == "srt":
-        cues = [f"{number}\n{cue}" for number, cue in enumerate(cues, 1)]
-    return "\n".join(["WEBVTT\n", *cues] if form == "vtt" else cues)
-
-
-def _times(timed: Segment | Word) -> Mapping[str, Any]:
-    known = {"speaker": timed.speaker, "confidence": timed.confidence}
-    return {"start": timed.start, "end": timed.end, **{name: each for name, each in known.items() if each is not None}}

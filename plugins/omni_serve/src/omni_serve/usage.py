@@ -33,6 +33,12 @@ def of_chat(usage: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
+def of_completion(usage: Mapping[str, int]) -> dict[str, int]:
+    """Return the usage of a completion."""
+    prompt, _, answer, _ = _counts(usage)
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
+
 def of_tokens(usage: Mapping[str, int]) -> dict[str, int]:
     """Return the usage of speech, which the others with ``input_tokens`` begin with."""
     prompt, _, answer, _ = _counts(usage)

@@ -82,14 +82,25 @@ def check_transcript(chunks: Sequence[Any], result: Any, timestamps: str = "none
         assert whole == result.text, (
             f"the final text of the chunks is not that of the result: {whole!r}, {result.text!r}"
         )
-        for name in ("segments", "words"):
+        for name in ("segments", "words", "logprobs"):
             streamed = [one for each in chunks for one in getattr(each, name)]
             assert streamed in ([], getattr(result, name)), f"the {name} of the chunks are not those of the result"
     if result.text.strip():
         assert timestamps == "none" or result.segments, f"timestamps={timestamps}: there are no segments"
         assert timestamps != "word" or result.words, "timestamps=word: there are no words"
+    if result.logprobs:
+        _check_logprobs(result)
     _check_times("segments", result.segments, result.duration)
     _check_times("words", result.words, result.duration)
+
+
+def _check_logprobs(result: Transcript) -> None:
+    for index, each in enumerate(result.logprobs):
+        assert each.logprob <= 0.0, f"logprobs[{index}].logprob: {each.logprob} is no logarithm of a probability"
+    data = b"".join(each.data for each in result.logprobs)
+    texts = [each.replace("\ufffd", "") for each in (data.decode(errors="replace"), result.text)]
+    same = "".join(texts[0].split()) == "".join(texts[1].split())
+    assert same, f"logprobs: their bytes are {data!r}, and the text is {result.text!r}"
 
 
 def check_sound(

@@ -98,9 +98,11 @@ if TYPE_CHECKING:
     from omni_torch.runners.model_runner import ARModelRunner, FeedbackARModelRunner
     from omni_torch.runners.spoken_text import SpokenText, SpokenTextRunner
     from omni_torch.runners.transfers import Arriving, to_device
+    from omni_torch.sampling.constraints import Constraints, TextConstraint
     from omni_torch.sampling.detokenizer import Detokenizer, Written, text_decoder
-    from omni_torch.sampling.parameters import sampling_parameters
-    from omni_torch.sampling.sample import sample, sampling_from
+    from omni_torch.sampling.logprobs import TokenLogprobs
+    from omni_torch.sampling.parameters import as_installed, sampling_parameters, text_parameters
+    from omni_torch.sampling.sample import keep_logprobs, sample, sampling_from
     from omni_torch.sampling.seeds import seeded_generator
     from omni_torch.sampling.stop_strings import StopStrings, StopTokens
     from omni_torch.vocoder.frame_transformer import FrameTransformer, FrameWindow, LayerScale
@@ -116,7 +118,8 @@ __all__ = [
     "StepScheduler", "Vocoder", "VocoderScheduler", "EngineScheduler", "AutoregressiveLoop", "LoopedScheduler",
     "StepResult", "run_batch", "PagedSequences",
     # Sampling: parameters of requests, and where a text ends
-    "sampling_parameters", "sample", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
+    "sampling_parameters", "text_parameters", "as_installed", "Constraints", "TextConstraint", "TokenLogprobs",
+    "sample", "keep_logprobs", "sampling_from", "seeded_generator", "StopStrings", "StopTokens", "Detokenizer", "Written",
     "text_decoder",
     # Checkpoints: folders, the hub, and their files
     "LARGEST_TEXT", "Section", "checked_file", "load_checked", "read_json", "origin_of", "read_tokenizer", "written_once",
@@ -195,9 +198,11 @@ _HOMES = {
     "omni_torch.runners.model_runner": "ARModelRunner FeedbackARModelRunner",
     "omni_torch.runners.spoken_text": "SpokenText SpokenTextRunner",
     "omni_torch.runners.transfers": "Arriving to_device",
+    "omni_torch.sampling.constraints": "Constraints TextConstraint",
     "omni_torch.sampling.detokenizer": "Detokenizer Written text_decoder",
-    "omni_torch.sampling.parameters": "sampling_parameters",
-    "omni_torch.sampling.sample": "sample sampling_from",
+    "omni_torch.sampling.logprobs": "TokenLogprobs",
+    "omni_torch.sampling.parameters": "as_installed sampling_parameters text_parameters",
+    "omni_torch.sampling.sample": "keep_logprobs sample sampling_from",
     "omni_torch.sampling.seeds": "seeded_generator",
     "omni_torch.sampling.stop_strings": "StopStrings StopTokens",
     "omni_torch.vocoder.frame_transformer": "FrameTransformer FrameWindow LayerScale",

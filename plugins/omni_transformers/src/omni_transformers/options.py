@@ -21,6 +21,7 @@ OPTIONS = {
     "gpu": "the number of a GPU; by default the CPU",
     "tp_size": "tensor parallel ranks, processes among which the engine splits the decoder; with gpu=N, on that GPU and the next ones",
     "max_audio_seconds": "longest recording",
+    "diarizer": "folder or hub id of a Nemotron diarizer, which tells speakers apart beside a recogniser",
     "live_step": "seconds of new sound after which a recogniser that reads windows writes a live one down again; 1 by default",
     "vocoder": "folder or hub id of the vocoder or codec, of a model that has it in a checkpoint of its own",
     "aligner": "folder or hub id of a CTC recogniser that finds when the words of the speech are heard, of a model that does not know it",
@@ -36,6 +37,7 @@ class Options(TypedDict, total=False):
     gpu: int
     tp_size: int
     max_audio_seconds: float
+    diarizer: str
     live_step: float
     vocoder: str
     voices: str
@@ -51,6 +53,7 @@ class Given:
     gpu: int | None = None
     tp_size: int | None = None
     max_audio_seconds: float | None = None
+    diarizer: str | None = None
     live_step: float | None = None
     vocoder: str | None = None
     voices: str | None = None

@@ -17,7 +17,7 @@ from omni_transformers.gguf_files import is_gguf
 from omni_transformers.licences import forbids_commerce, licence_of
 from omni_transformers.options import Given, Options, checked
 from omni_transformers.speak.declaration import SPEAKERS, may_align
-from omni_transformers.words.recognisers import RECOGNISERS, reads_windows
+from omni_transformers.words.recognisers import RECOGNISERS, reads_windows, tells_speakers_by_another
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ _USED = {
     ),
     "tp_size": lambda source: source.architecture.kind == "words" and source.architecture.name not in RECOGNISERS,
     "max_audio_seconds": lambda source: "audio" in source.architecture.inputs and source.architecture.kind != "speak",
+    "diarizer": lambda source: tells_speakers_by_another(source.architecture),
     "live_step": lambda source: reads_windows(source.architecture),
     "vocoder": lambda source: source.architecture.kind == "speak",
     "voices": lambda source: source.architecture.kind == "speak",

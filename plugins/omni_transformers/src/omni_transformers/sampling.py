@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor
 
 from omni_core.api import ARRequest, OmniRequest, RandomStream
-from omni_torch.api import sample, sampling_from
+from omni_torch.api import TextConstraint, keep_logprobs, sample, sampling_from
 
 
 class Choice(LogitsProcessor):
@@ -20,19 +20,30 @@ class Choice(LogitsProcessor):
         group: the group of parameters, for messages.
         prompt_ids: count for the repetition penalty, as in transformers.
         stop_ids: end the text.
+        constraint: holds the text to a structure.
+        logprobs: as of :class:`SamplingParams`.
     """
 
     def __init__(
-        self, given: dict[str, Any], group: str, prompt_ids: Iterable[int] = (), stop_ids: Iterable[int] = ()
+        self,
+        given: dict[str, Any],
+        group: str,
+        prompt_ids: Iterable[int] = (),
+        stop_ids: Iterable[int] = (),
+        constraint: TextConstraint | None = None,
+        logprobs: int | None = None,
     ) -> None:
-        self.params = sampling_from(given, f"params.{group}", stop_ids=stop_ids)
-        ids = list(prompt_ids)
-        self._request = ARRequest("", OmniRequest(), ids, self.params, random=RandomStream(self.params.seed))
+        self.params = sampling_from(given, f"params.{group}", stop_ids=stop_ids, logprobs=logprobs)
+        ids, random = list(prompt_ids), RandomStream(self.params.seed)
+        self._request = ARRequest("", OmniRequest(), ids, self.params, random=random, constraint=constraint)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores ``[1, vocab]`` in which one token is possible."""
         [token] = sample(scores, [self._request])
+        keep_logprobs(scores, [self._request], [token])
         self._request.output_ids.append(token)
+        if self._request.constraint is not None:
+            self._request.constraint.advance(self._request.output_ids)
         chosen = torch.full_like(scores, -torch.inf)
         chosen[0, token] = 0.0
         return chosen
@@ -41,6 +52,11 @@ class Choice(LogitsProcessor):
     def ids(self) -> list[int]:
         """The tokens chosen so far."""
         return self._request.output_ids
+
+    @property
+    def logprobs(self) -> list[list[tuple[int, float]]]:
+        """Their log probabilities, if they are asked for."""
+        return self._request.logprobs
 
 
 def greedy(config: GenerationConfig) -> GenerationConfig:

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { openai } from '@ai-sdk/openai'
-import { generateSpeech, transcribe, generateText, stepCountIs, streamText, tool } from 'ai'
+import { Output, generateObject, generateSpeech, transcribe, generateText, stepCountIs, streamText, tool } from 'ai'
 import { z } from 'zod'
 
 const compatible = createOpenAICompatible({
@@ -27,6 +27,20 @@ for (const [name, model] of [['responses', openai('tones')], ['chat', openai.cha
     const called = await generateText({ model, prompt: 'hello there', tools: { weather }, stopWhen: stepCountIs(3) })
     assert.equal(called.text, 'None is needed.')
     assert.deepEqual(called.steps[0].toolCalls.map(each => [each.toolName, each.input]), [['weather', { text: 'hello there' }]])
+  })
+}
+
+const place = z.object({ city: z.string(), size: z.enum(['large', 'small']), people: z.array(z.number().int()) })
+const structured = createOpenAICompatible({
+  name: 'omni', baseURL: process.env.OPENAI_BASE_URL, apiKey: process.env.OPENAI_API_KEY, supportsStructuredOutputs: true,
+})
+
+for (const [name, model] of [['responses', openai('tones')], ['chat', openai.chat('tones')], ['compatible', structured('tones')]]) {
+  test(`objects, ${name}`, async () => {
+    const { object } = await generateObject({ model, schema: place, prompt: 'where' })
+    assert.deepEqual(object, { city: 'one', size: 'large', people: [3] })
+    const { output } = await generateText({ model, output: Output.object({ schema: place }), prompt: 'where' })
+    assert.deepEqual(output, object)
   })
 }
 

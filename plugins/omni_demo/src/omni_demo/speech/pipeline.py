@@ -33,4 +33,5 @@ def demo(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     made = qwen3_omni(model_path, **options)
     assert made.interface is not None
     prompts = {**made.interface.prompts, "transcription": QUESTION}
+    prompts.pop("translation")  # it has learnt none
     return evolve(made, name="demo", interface=evolve(made.interface, prompts=prompts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -64,6 +65,9 @@ class StepPolicy(Protocol):
         ...
 
 
+READY = {"constraint": "ready"}
+"""The metadata of the message that admits a request whose constraint is made; in the inbox, because all ranks must admit it alike."""
+
 FLUSH = IncomingMessage("", "stream_done", metadata={"flush": True})
 """Lets the policy forget what it keeps of ended requests; in the inbox, because all ranks of a stage must do it at the same place."""
 
@@ -91,6 +95,7 @@ class AutoregressiveLoop(LoopScheduler):
         # No strong reference: the cycle would keep a scheduler's KV cache until the next garbage collection.
         self._policy: StepPolicy = weakref.proxy(policy)
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
+        self._constrained: dict[str, ARRequest] = {}  # those of which the constraint is being made
         self.paused: set[str] = set()
         self.wake_in: float | None = None
         self._holding: set[str] = set()  # requests whose streams wait
@@ -146,8 +151,13 @@ class AutoregressiveLoop(LoopScheduler):
         if not name or self.is_aborted(name):
             take_pausing(message, self.paused)
             return
+        if message.metadata == READY and name not in self._constrained:
+            return
         running = self._requests.setdefault(name, None)
         try:
+            if message.metadata == READY:
+                self._admit_constrained(self._constrained.pop(name))
+                return
             request = self._runner.receive(message)
             if request is None:
                 if running is not None:
@@ -157,10 +167,21 @@ class AutoregressiveLoop(LoopScheduler):
                 self._finish(request)
             else:
                 self._check_prompt(request)
+                if request.constraint is not None:
+                    self._constrained[name] = request
+                    ready = IncomingMessage(name, "stream_chunk", metadata=dict(READY))
+                    request.constraint.when_ready(partial(self.inbox.put, ready))
+                    return
                 self._policy.admit(request)
                 self._requests[name] = request
         except BaseException as error:
             self._fail(name, error)
+
+    def _admit_constrained(self, request: ARRequest) -> None:
+        assert request.constraint is not None
+        request.constraint.check()
+        self._policy.admit(request)
+        self._requests[request.request_id] = request
 
     def _emit(self, request: ARRequest, token: int) -> None:
         """Stream a new token's messages; finish the request if it was its last."""
@@ -208,6 +229,7 @@ class AutoregressiveLoop(LoopScheduler):
     def forget(self, request_id: str, failed: bool = False) -> None:
         self._policy.remove(request_id, failed)
         self._holding.discard(request_id)
+        self._constrained.pop(request_id, None)
         if request_id in self._requests:
             del self._requests[request_id]
             try:
@@ -285,12 +307,12 @@ def run_batch(
 
     A request that reaches ``max_context`` is finished with ``length``.
     """
-    before = [(request, len(request.output_ids), len(request.output_embeds)) for request in batch.requests]
+    before = [(each, len(each.output_ids), len(each.output_embeds), len(each.logprobs)) for each in batch.requests]
     try:
         sampled = runner.execute(batch, forward)
     except BaseException:
-        for request, outputs, embeds in before:
-            del request.output_ids[outputs:], request.output_embeds[embeds:]
+        for request, outputs, embeds, logprobs in before:
+            del request.output_ids[outputs:], request.output_embeds[embeds:], request.logprobs[logprobs:]
             request.finish_reason = None
         raise
     for request, _ in sampled:

@@ -24,7 +24,7 @@ from omni_core.api import (
 from omni_torch.engine.key_values import KeyValues
 from omni_torch.loop.packing import sampled_rows
 from omni_torch.processes.tensor_parallel import ALONE, TensorParallel
-from omni_torch.sampling.sample import sample
+from omni_torch.sampling.sample import keep_logprobs, sample
 
 
 class ARModelRunner(ModelRunner):
@@ -109,13 +109,17 @@ class ARModelRunner(ModelRunner):
         if len(requests) < len(hidden):  # else it is a step of decodes, whose rows are all sampled
             hidden = hidden[batch.sample_rows]
         logits = self.model.compute_logits(hidden)
-        sampled = list(zip(requests, self.choose(logits, requests), strict=True))
+        chosen = self.choose(logits, requests)
+        keep_logprobs(logits, requests, chosen)
+        sampled = list(zip(requests, chosen, strict=True))
         for request, token in sampled:
             request.output_ids.append(token)
             if token in request.sampling.stop_ids:
                 request.finish_reason = "stop"
             elif len(request.output_ids) >= request.sampling.max_new_tokens:
                 request.finish_reason = "length"
+            elif request.constraint is not None:
+                request.constraint.advance(request.output_ids)
         self.after_sampling(batch, output, sampled)
         return sampled
 

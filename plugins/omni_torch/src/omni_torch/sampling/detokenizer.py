@@ -14,12 +14,13 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from omni_core.api import OmniRequest, StagePayload, StreamingScheduler, TextChunk, TextResult
+from omni_torch.sampling.logprobs import TokenLogprobs
 from omni_torch.sampling.stop_strings import StopStrings
 
 
 class Written(TypedDict):
     """The payload at the end of a reply, whose ids have come as chunks, ``list[int]``. The metadata of each may have ``begun``, the text
-    before them that is in the prompt.
+    before them that is in the prompt, and ``logprobs`` of each.
     """
 
     token_ids: list[int]  # generated ids, the stop id included
@@ -40,6 +41,7 @@ class _Text:
     text: StopStrings
     begun: str = ""
     stream: DecodeStream = field(factory=lambda: DecodeStream(skip_special_tokens=True))
+    logprobs: TokenLogprobs | None = None
     sent: int = 0
     result: Written | None = None
 
@@ -65,9 +67,12 @@ class Detokenizer(StreamingScheduler[_Text]):
         state.result = payload.data
 
     def on_chunk(self, state: _Text, chunk: list[int], metadata: dict[str, Any] | None) -> None:
-        if metadata and not state.begun:
+        if metadata and metadata.get("begun") and not state.begun:
             state.begun = metadata["begun"]
             self.emit(state.request_id, TextChunk(state.begun))
+        for entry in (metadata or {}).get("logprobs", ()):
+            state.logprobs = state.logprobs or TokenLogprobs(self._tokenizer)
+            state.logprobs.add(entry, len(state.text.text))
         state.text.feed("".join(text for token in chunk if (text := state.stream.step(self._tokenizer, token))))
         self._send(state, state.text.safe)
 
@@ -82,11 +87,14 @@ class Detokenizer(StreamingScheduler[_Text]):
         usage = {"prompt_tokens": state.result["prompt_tokens"], "completion_tokens": len(ids)}
         if heard := state.result.get("prompt_audio_tokens"):
             usage["prompt_audio_tokens"] = heard
-        return TextResult(state.begun + whole[:end], ids, state.result["finish_reason"], usage, state.result["notices"])
+        logprobs = [] if state.logprobs is None else state.logprobs.told
+        text, reason = state.begun + whole[:end], state.result["finish_reason"]
+        return TextResult(text, ids, reason, usage, state.result["notices"], logprobs=logprobs)
 
     def _send(self, state: _Text, end: int) -> None:
         if end > state.sent:
-            self.emit(state.request_id, TextChunk(state.text.text[state.sent : end]))
+            logprobs = [] if state.logprobs is None else state.logprobs.until(end)
+            self.emit(state.request_id, TextChunk(state.text.text[state.sent : end], logprobs))
             state.sent = end
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from attrs import evolve
 
-from omni_core.api import SEED, Parameter
+from omni_core.api import SEED, STRUCTURED, STRUCTURES, TOP_LOGPROBS, Interface, Parameter, structured_parameter
 
 _INT32, _INT63 = 2**31 - 1, 2**63 - 1
 
@@ -32,3 +33,24 @@ SAMPLING = [
 def sampling_parameters(defaults: dict[str, Any]) -> list[Parameter]:
     """Return :data:`SAMPLING` with a model's own defaults."""
     return [evolve(each, default=defaults.get(each.name, each.default)) for each in SAMPLING]
+
+
+def text_parameters() -> list[Parameter]:
+    """Return what a stage that writes text with :class:`~omni_torch.runners.model_runner.ARModelRunner` honours beside: log
+    probabilities, and what its text must be.
+    """
+    return [TOP_LOGPROBS, structured_parameter(*STRUCTURES)]
+
+
+def as_installed(interface: Interface) -> Interface:
+    """Return a declaration in which a text can be held to nothing if llguidance is not installed: the stage says what to install."""
+    if find_spec("llguidance") is not None:
+        return interface
+    groups = [
+        evolve(
+            group,
+            parameters=[evolve(each, choices=[]) if each.name == STRUCTURED else each for each in group.parameters],
+        )
+        for group in interface.groups
+    ]
+    return evolve(interface, groups=groups)

@@ -28,7 +28,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
     Raises:
         FloatingPointError: a row has no finite largest value: NaN in the model, or every id suppressed.
     """
-    logits = penalized(logits.float(), requests)
+    logits = constrained(penalized(logits.float(), requests), requests)
     if all(each.sampling.temperature == 0 for each in requests):
         chosen = _best(logits)
     else:
@@ -39,7 +39,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
         raise FloatingPointError(
             f"request {requests[row].request_id}: no token can be chosen at position {requests[row].length}, the largest logit "
             f"is {logits[row].max()}; check for NaN in its inputs and in the weights, and for suppressed_ids that cover the "
-            "vocabulary"
+            "vocabulary, or what `structured` allows"
         )
     return chosen
 
@@ -83,6 +83,39 @@ def penalized(logits: torch.Tensor, requests: Sequence[ARRequest]) -> torch.Tens
     if suppressed:
         flat[to_device(torch.cat(suppressed), logits.device)] = -math.inf
     return logits
+
+
+def constrained(logits: torch.Tensor, requests: Sequence[ARRequest]) -> torch.Tensor:
+    """Return ``logits`` (``[m, vocab]``) with minus infinity at the ids that the constraints of requests forbid."""
+    rows, allowed = [], []
+    for row, request in enumerate(requests):
+        found = None if request.constraint is None else request.constraint.allowed(request.output_ids)
+        if found is not None:
+            rows.append(row)
+            allowed.append(found)
+    if not rows:
+        return logits
+    forbidden = to_device(torch.stack(allowed).logical_not_(), logits.device)
+    if len(rows) == len(requests):
+        return logits.masked_fill(forbidden, -math.inf)
+    index = to_device(torch.tensor(rows), logits.device)
+    return logits.index_copy(0, index, logits[index].masked_fill_(forbidden, -math.inf))
+
+
+def keep_logprobs(logits: torch.Tensor, requests: Sequence[ARRequest], chosen: Sequence[int]) -> None:
+    """Add to ``ARRequest.logprobs`` of those that ask for them, from the model's own ``logits`` (``[m, vocab]``)."""
+    asking = [(row, most) for row, each in enumerate(requests) if (most := each.sampling.logprobs) is not None]
+    if not asking:
+        return
+    index, ids = all_to_device(
+        [torch.tensor([row for row, _ in asking]), torch.tensor([chosen[row] for row, _ in asking])], logits.device
+    )
+    values = logits[index].float().log_softmax(-1)
+    own = values.gather(-1, ids.unsqueeze(1))[:, 0].tolist()
+    best = values.topk(min(max(most for _, most in asking), values.shape[-1]))
+    for (row, most), mine, top, top_ids in zip(asking, own, best.values.tolist(), best.indices.tolist(), strict=True):
+        likely = list(zip(top_ids[:most], top[:most], strict=True))
+        requests[row].logprobs.append([(chosen[row], mine), *likely])
 
 
 _indices: dict[tuple[frozenset[int], int], torch.Tensor] = {}

@@ -31,6 +31,9 @@ FACTORIES = {
     "ctc": "omni_transformers.recognise.frames:create_ctc",
     "live": "omni_transformers.recognise.live_networks:create_live",
 }
+_WHISPER_POSITION = 0.02
+"""Seconds of a position of a Whisper's encoder."""
+
 _WHISPER = "omni_transformers.recognise.whisper:create_whisper"
 SAMPLED = ("KyutaiSpeechToTextForConditionalGeneration", "VoxtralRealtimeForConditionalGeneration")
 """Networks that hear sound as it comes and write a token for each frame of it."""
@@ -47,8 +50,17 @@ def interface(source: Source) -> Interface:
         outputs=["text"],
         input_streams=["audio"],
         groups=[group(source)],
-        limits={"max_audio_seconds": SECONDS},
+        limits={"max_audio_seconds": _longest(source)},
     )
+
+
+def _longest(source: Source) -> float:
+    """Return the seconds of the longest recording: of a Whisper that tells no times, one window."""
+    longest = source.given.max_audio_seconds or SECONDS
+    is_whisper = source.architecture.name == "WhisperForConditionalGeneration"
+    if is_whisper and source.generation.get("no_timestamps_token_id") is None:
+        longest = min(longest, source.config.get("max_source_positions", 1500) * _WHISPER_POSITION)
+    return longest
 
 
 def stages(source: Source, given: Given) -> list[StageConfig]:
@@ -68,6 +80,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         args["backend"] = given.backend
     if given.max_audio_seconds is not None:
         args["max_audio_seconds"] = given.max_audio_seconds
+    if given.diarizer is not None:
+        args["diarizer"] = given.diarizer
     if given.live_step is not None:
         args["live_step"] = given.live_step
     return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
@@ -79,7 +93,7 @@ def group(source: Source) -> ParameterGroup:
         parameters = _whisper(source)
     elif source.architecture.form == "seq2seq":
         found = languages_of(source)
-        names = [*found.parameters, "temperature", "timestamps"]
+        names = [*found.parameters, "temperature", "timestamps", "logprobs"]
         parameters = [*_parameters(names, ("none", "segment"), [*found.codes]), _SEED]
     elif source.architecture.name in SAMPLED:
         sampled = sampling_parameters(defaults_of(source.generation))
@@ -87,12 +101,14 @@ def group(source: Source) -> ParameterGroup:
     else:
         found = languages_of(source)
         parameters = _parameters([*found.parameters, "timestamps"], ("none", "segment", "word"), [*found.codes])
+    if source.given.diarizer is not None:
+        parameters = [*parameters, *transcription_parameters("diarize")]
     return ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
 
 
 def _whisper(source: Source) -> list[Parameter]:
     generation = source.generation
-    names, codes = ["prompt", "temperature"], []
+    names, codes = ["prompt", "temperature", "logprobs"], list[str]()
     if is_multilingual(generation):
         names = ["language", *(["task"] if generation.get("task_to_id") else []), *names]
         codes = [each.strip("<|>") for each in generation["lang_to_id"]]

@@ -10,11 +10,12 @@ import omni_transformers.stand_ins.first  # noqa: F401
 # isort: split
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable
 from itertools import groupby
 from typing import Any
 
 import numpy as np
+import soxr
 import torch
 from attrs import evolve, field, frozen
 
@@ -27,6 +28,7 @@ from omni_transformers.recognise.languages import languages_of
 from omni_transformers.recognise.live_windows import STEP, Form, LiveWindows
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import Span, overlapping_spans, quiet_spans
+from omni_transformers.recognise.speakers import Diarizer, Turn, told_apart
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, segments, words
 from omni_transformers.recognise.turns import asked_of, recording
 
@@ -44,6 +46,8 @@ class State:
         last: the token of its last frame.
         notices: of windows that a limit has cut.
         chunk: what the last step has added.
+        finding: finds the turns of its speakers; ``None``: they are found, or are not asked for.
+        turns: of its speakers.
     """
 
     samples: Samples
@@ -58,6 +62,8 @@ class State:
     tokens: int = 0
     notices: list[str] = field(factory=list)
     chunk: TranscriptChunk | None = None
+    finding: Generator[None, None, list[Turn]] | None = None
+    turns: list[Turn] = field(factory=list)
 
 
 class Frames(LiveWindows[State]):
@@ -67,6 +73,7 @@ class Frames(LiveWindows[State]):
         batch_size: requests in a step.
         max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         live_step: seconds of new sound after which that of a live request is written again.
+        diarizer: folder or hub id of a diarizer that tells speakers.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -80,6 +87,7 @@ class Frames(LiveWindows[State]):
         batch_size: int = 8,
         max_audio_seconds: float | None = None,
         live_step: float = STEP,
+        diarizer: str | None = None,
     ) -> None:
         source = read(model_path)
         self.model, self.processor = load_model(model_path, dtype, device), processor_of(source)
@@ -87,6 +95,7 @@ class Frames(LiveWindows[State]):
         self.rate: int = self.processor.feature_extractor.sampling_rate
         self._group, self._languages = group(source), languages_of(source)
         self._device, self._seconds = device, max_audio_seconds or SECONDS
+        self._diarizer = None if diarizer is None else Diarizer(diarizer, dtype, device)
         form = Form(self.rate, GROUP, max_audio_seconds, step=live_step, times="word", is_timed=True)
         super().__init__(batch_size, form=form)
 
@@ -101,9 +110,15 @@ class Frames(LiveWindows[State]):
     def begin(self, payload: StagePayload) -> State:
         asked = asked_of(payload, self._group)
         samples = recording(payload.request, self.rate, self._seconds)
-        return State(samples, asked, self.spans(samples), self._languages.of(asked, self._group))
+        state = State(samples, asked, self.spans(samples), self._languages.of(asked, self._group))
+        if self._diarizer is None or not payload.request.params.get(GROUP, {}).get("diarize"):
+            return state
+        own = samples if self._diarizer.rate == self.rate else soxr.resample(samples, self.rate, self._diarizer.rate)
+        return evolve(state, finding=self._diarizer.turns(own))
 
     def key(self, state: State) -> Hashable:
+        if state.finding is not None:
+            return id(state)
         span = state.spans[state.done]
         return span.end - span.begin, state.language
 
@@ -111,12 +126,22 @@ class Frames(LiveWindows[State]):
         return float(len(state.spans) - state.done)
 
     def step(self, states: list[State]) -> list[State]:
+        if states[0].finding is not None:
+            return [self._found(states[0], states[0].finding)]
         spans = [each.spans[each.done] for each in states]
         with torch.inference_mode():
             made = self.written(
                 states, [each.samples[span.begin : span.end] for each, span in zip(states, spans, strict=True)]
             )
         return [self._told(before, after) for before, after in zip(states, made, strict=True)]
+
+    def _found(self, state: State, finding: Generator[None, None, list[Turn]]) -> State:
+        """Return the state with a chunk more heard by the diarizer."""
+        try:
+            next(finding)
+        except StopIteration as end:
+            return evolve(state, finding=None, turns=end.value)
+        return state
 
     def _told(self, before: State, after: State) -> State:
         done = before.done + 1
@@ -140,9 +165,11 @@ class Frames(LiveWindows[State]):
 
     def _times(self, state: State) -> tuple[list[Segment], list[Word]]:
         """Return the segments and words of a request that is done, as far as it asks for them."""
-        if state.asked["timestamps"] == "none":
+        if state.asked["timestamps"] == "none" and not state.turns:
             return [], []
         found = in_order(self.all_words(state), len(state.samples) / self.rate)
+        if state.turns and self._diarizer is not None:
+            found = told_apart(found, state.turns, self._diarizer.rate)
         return segments(found), found if state.asked["timestamps"] == "word" else []
 
     def all_words(self, state: State) -> list[Word]:

@@ -14,17 +14,19 @@ import torch
 from attrs import frozen
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from omni_core.api import Scheduler, Segment, StagePayload, Transcript, TranscriptChunk
+from omni_core.api import Scheduler, Segment, StagePayload, TokenLogprob, Transcript, TranscriptChunk
 from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
-from omni_transformers.calls.lines import in_turns
+from omni_transformers.calls.lines import Compute, in_turns
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import generation_config, load_model
+from omni_transformers.logprobs import ask, chosen, told
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
 from omni_transformers.recognise.languages import languages_of
 from omni_transformers.recognise.live_windows import STEP, Form, LiveInterleaved
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.spans import quiet_spans
+from omni_transformers.recognise.speakers import Diarizer, with_speakers
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded
 from omni_transformers.recognise.turns import EachToken, Report, asked_of, own_random, recording
 
@@ -106,34 +108,51 @@ class _Recogniser:
         samples = recording(payload.request, self.rate, self._seconds)
         language = "en" if translates else given.get("language")
         text, segments, notices, count = Growing(), list[Segment](), list[str](), 0
+        logprobs: list[TokenLogprob] = []
         gap = "" if language in UNSPACED else " "
         timed = given["timestamps"] != "none"
         for span in quiet_spans(samples, self.rate, WINDOW):
             start, end = span.begin / self.rate, span.end / self.rate
             before = f"{text.text}{gap}" if text.text else ""
 
-            def told(ids: list[int] | None, before: str = before) -> None:
-                piece = "" if ids is None else text.add(before + decoded(self._tokenizer, ids).lstrip())
+            def heard(ids: list[int] | None, before: str = before) -> None:
+                piece = (
+                    ""
+                    if ids is None or given["logprobs"]
+                    else text.add(before + decoded(self._tokenizer, ids).lstrip())
+                )
                 report(TranscriptChunk(piece) if piece else None)
 
-            ids = self._written(samples[span.begin : span.end], asked, float(given["temperature"]), told)
+            ids, levels = self._written(
+                samples[span.begin : span.end], asked, float(given["temperature"]), heard, bool(given["logprobs"])
+            )
             own = decoded(self._tokenizer, ids).strip()
             found = [Segment(own, start, end, token_ids=ids)] if timed and own else []
             segments += found
-            report(TranscriptChunk(text.add(before + own, complete=True), "", found))
+            tokens = told(self._tokenizer, ids, levels) if levels else []
+            logprobs += tokens
+            report(TranscriptChunk(text.add(before + own, complete=True), "", found, [], tokens))
             count += len(ids)
             if not ids or ids[-1] not in self._ends:
                 notices.append(f"the text from {start:.1f} to {end:.1f} s was cut by the model's limit on tokens")
         usage = {"prompt_tokens": 0, "completion_tokens": count}
         reason = "length" if notices else "stop"
-        return Transcript(
-            text.text, given.get("language"), segments, [], len(samples) / self.rate, reason, usage, notices
-        )
+        seconds = len(samples) / self.rate
+        return Transcript(text.text, given.get("language"), segments, [], seconds, reason, usage, notices, logprobs)
 
     def _written(
-        self, samples: Samples, asked: Asked, temperature: float, told: Callable[[list[int] | None], None]
-    ) -> list[int]:
-        """Return the tokens that ``generate()`` writes of a window. ``told`` gets those so far; ``None``: they may still change."""
+        self,
+        samples: Samples,
+        asked: Asked,
+        temperature: float,
+        heard: Callable[[list[int] | None], None],
+        logprobs: bool,
+    ) -> tuple[list[int], list[float]]:
+        """Return the tokens that ``generate()`` writes of a window, and their log probabilities, if they are wanted.
+
+        Args:
+            heard: gets the tokens so far; ``None``: they may still change.
+        """
         least = np.pad(samples, (0, max(0, self.rate // 10 - len(samples))))
         inputs, further = self._inputs(self._processor, least, self.rate, asked)
         config = generation_config(self.model)
@@ -141,20 +160,22 @@ class _Recogniser:
             config.max_new_tokens, config.max_length = TOKENS, None
         if temperature:
             config.do_sample, config.num_beams, config.temperature = True, 1, temperature
+        if logprobs:
+            ask(config)
         begin: list[int] = []
 
-        def chosen(so_far: torch.Tensor) -> None:
+        def each_token(so_far: torch.Tensor) -> None:
             begin.append(so_far.shape[1] - 1)
-            told(None if (config.num_beams or 1) > 1 else so_far[0, begin[0] :].tolist())
+            heard(None if (config.num_beams or 1) > 1 else so_far[0, begin[0] :].tolist())
 
         made = self.model.generate(
             **inputs.to(self._device, self.model.dtype),
             generation_config=config,
-            stopping_criteria=StoppingCriteriaList([EachToken(chosen)]),
+            stopping_criteria=StoppingCriteriaList([EachToken(each_token)]),
             **further,
         )
-        ids: list[int] = made[0, begin[0] :].tolist()
-        return ids
+        ids: list[int] = (made["sequences"] if logprobs else made)[0, begin[0] :].tolist()
+        return ids, chosen(made, len(ids)) if logprobs else []
 
 
 def create_generated(
@@ -166,6 +187,7 @@ def create_generated(
     max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
+    diarizer: str | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -175,6 +197,7 @@ def create_generated(
         max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
+        diarizer: folder or hub id of a diarizer that tells speakers.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -182,6 +205,7 @@ def create_generated(
     made = _Recogniser(model_path, device, dtype, max_audio_seconds or SECONDS)
     running = 1 if backend == "generate" else max_running
     calls = calls_of(Loop(made.model), backend, running, kv_cache_mb)
-    return LiveInterleaved(
-        made.write, running, calls, form=Form(made.rate, GROUP, max_audio_seconds, WINDOW, live_step)
-    )
+    write: Compute = made.write
+    if diarizer is not None:
+        write = with_speakers(write, Diarizer(diarizer, dtype, device), GROUP, max_audio_seconds or SECONDS)
+    return LiveInterleaved(write, running, calls, form=Form(made.rate, GROUP, max_audio_seconds, WINDOW, live_step))

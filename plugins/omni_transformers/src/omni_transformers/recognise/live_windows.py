@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from omni_core.api import IncomingMessage, OutgoingMessage, StagePayload, Transcript
+from omni_core.api import IncomingMessage, InvalidRequestError, OutgoingMessage, StagePayload, Transcript
 from omni_torch.api import StepScheduler
 from omni_transformers.calls.lines import Line
 from omni_transformers.interleaved import Interleaved
@@ -31,6 +31,9 @@ PROMPT = 200
 """Characters of the final text that a window follows."""
 
 State = TypeVar("State")
+_OF_WHOLE = ("diarize", "logprobs")
+"""Parameters that have no effect on sound that is still coming."""
+
 _TIMES = ("none", "segment", "word")
 
 
@@ -178,6 +181,11 @@ class LiveWindows(StepScheduler[State]):
         window = live.window = agreement.due()
         assert window is not None
         asked = self._asked(live.payload)
+        for name in _OF_WHOLE:
+            if asked.get(name):
+                raise InvalidRequestError(
+                    f"params.{form.group}.{name}: told of whole recordings only; this sound is still coming"
+                )
         given = {"timestamps": agreement.times} if agreement.times != "none" else {}
         if form.is_timed or window.is_long:
             given["timestamps"] = max(agreement.times, form.times, key=_TIMES.index)

@@ -107,11 +107,18 @@ PAUSE = 1.0
 
 
 def segments(found: Sequence[Word]) -> list[Segment]:
-    """Return words as segments, divided after the ends of sentences and at pauses."""
+    """Return words as segments, divided after the ends of sentences, at pauses, and where another speaker begins."""
     made: list[list[Word]] = []
     for each in found:
         last = made[-1][-1] if made else None
-        if last is None or last.text[-1] in ".?!。？！" or each.start - last.end > PAUSE:
+        if (
+            last is None
+            or last.text[-1] in ".?!。？！"
+            or each.start - last.end > PAUSE
+            or each.speaker != last.speaker
+        ):
             made.append([])
         made[-1].append(each)
-    return [Segment(" ".join(word.text for word in part), part[0].start, part[-1].end) for part in made]
+    return [
+        Segment(" ".join(word.text for word in part), part[0].start, part[-1].end, part[0].speaker) for part in made
+    ]

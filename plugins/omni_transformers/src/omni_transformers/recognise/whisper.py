@@ -18,13 +18,24 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from omni_core.api import InvalidRequestError, Scheduler, Segment, StagePayload, Transcript, TranscriptChunk, Word
+from omni_core.api import (
+    InvalidRequestError,
+    Scheduler,
+    Segment,
+    StagePayload,
+    TokenLogprob,
+    Transcript,
+    TranscriptChunk,
+    Word,
+)
 from omni_media.api import Samples
 from omni_transformers.calls.choice import Loop, calls_of
-from omni_transformers.calls.lines import in_turns
+from omni_transformers.calls.lines import Compute, in_turns
 from omni_transformers.checkpoints import read
+from omni_transformers.logprobs import told as logprobs
 from omni_transformers.recognise.declaration import GROUP, SECONDS, group
 from omni_transformers.recognise.live_windows import LIVE_WINDOW, STEP, Form, LiveInterleaved
+from omni_transformers.recognise.speakers import Diarizer, with_speakers
 from omni_transformers.recognise.text import UNSPACED, Growing, decoded, in_order, pieces, words
 from omni_transformers.recognise.turns import Report, asked_of, own_random, recording
 from omni_transformers.recognise.whisper_windows import Part, Windows, Written
@@ -45,6 +56,7 @@ def create_whisper(
     max_audio_seconds: float | None = None,
     kv_cache_mb: int | None = None,
     live_step: float = STEP,
+    diarizer: str | None = None,
 ) -> Scheduler:
     """Return the stage that writes recordings down.
 
@@ -54,6 +66,7 @@ def create_whisper(
         max_audio_seconds: the longest sound; ``None``: recordings end after :data:`SECONDS`, live ones go on.
         kv_cache_mb: of the engine's cache.
         live_step: seconds of new sound after which that of a live request is written again.
+        diarizer: folder or hub id of a diarizer that tells speakers.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded.
@@ -88,7 +101,10 @@ def create_whisper(
         times=times,
         follows=True,
     )
-    return LiveInterleaved(write, running, calls, form=form)
+    told: Compute = write
+    if diarizer is not None:
+        told = with_speakers(write, Diarizer(diarizer, dtype, device), GROUP, max_audio_seconds or SECONDS)
+    return LiveInterleaved(told, running, calls, form=form)
 
 
 @define
@@ -119,6 +135,7 @@ class _Request:
     prompt: list[int] = field(factory=list)
     segments: list[Segment] = field(factory=list)
     words: list[Word] = field(factory=list)
+    logprobs: list[TokenLogprob] = field(factory=list)
     notices: list[str] = field(factory=list)
     read: int = 0
     written: int = 0
@@ -145,7 +162,8 @@ class _Request:
             self.language = "en"
         end = "length" if self.notices else "stop"
         usage = {"prompt_tokens": self.read, "completion_tokens": self.written}
-        return Transcript(self.text.text, self.language, self.segments, self.words, duration, end, usage, self.notices)
+        text, times = self.text.text, (self.segments, self.words)
+        return Transcript(text, self.language, *times, duration, end, usage, self.notices, self.logprobs)
 
     def _short(self, samples: Samples) -> None:
         """Write a recording of one window; its text is tentative until it satisfies."""
@@ -154,7 +172,8 @@ class _Request:
         self._ask(encoded)
         written = self._accepted(encoded, windows.frames, times=False)
         text = "" if written is None else written.said + decoded(windows.tokenizer, written.ids)
-        self.report(TranscriptChunk(self.text.add(text, complete=True)))
+        tokens = [] if written is None else self._logprobs(written, range(len(written.ids)))
+        self.report(TranscriptChunk(self.text.add(text, complete=True), logprobs=tokens))
         if written is not None and not written.ended:
             self.notices.append("the text was cut by the model's limit on tokens")
 
@@ -187,12 +206,14 @@ class _Request:
         silence = windows.no_speech(encoded, self.prompt) if times else None
         word_frames = frames if self.times == "word" else None
 
-        def told(ids: list[int]) -> None:
+        def heard(ids: list[int]) -> None:
             text = decoded(windows.tokenizer, ids).strip()
             self.report(TranscriptChunk("", f" {text}" if self.text.text and text else text))
 
         for temperature in self.temperatures:
-            written = windows.written(encoded, temperature, told, times, word_frames, self.said, **self.given)
+            written = windows.written(
+                encoded, temperature, heard, times, word_frames, self.said, bool(self.asked["logprobs"]), **self.given
+            )
             self._count(written)
             in_doubt = written.logprob < self.doubt * least
             if silence is None and in_doubt:
@@ -210,12 +231,14 @@ class _Request:
         parts, said, cut = windows.parts(written, frames)
         segments: list[Segment] = []
         told: list[Word] = []
+        tokens: list[TokenLogprob] = []
         for part in parts:
-            ids = [each for each in written.ids[part.begin : part.end] if each < (windows.first_time or 0)]
-            text = decoded(windows.tokenizer, ids)
+            own = [each for each in range(part.begin, part.end) if written.ids[each] < (windows.first_time or 0)]
+            text = decoded(windows.tokenizer, [written.ids[each] for each in own])
             if not text.strip():
                 continue
             self.whole += text
+            tokens += self._logprobs(written, own)
             if self.times != "none":
                 segments.append(self._segment(written, part, text, offset))
             if self.times == "word":
@@ -224,7 +247,7 @@ class _Request:
         told = in_order(told, self.duration, self.words)
         self.segments += segments
         self.words += told
-        self.report(TranscriptChunk(self.text.add(self.whole, complete=True), "", segments, told))
+        self.report(TranscriptChunk(self.text.add(self.whole, complete=True), "", segments, told, tokens))
         if cut:
             end = offset + frames * windows.hop
             self.notices.append(f"the text from {offset:.1f} to {end:.1f} s was cut by the model's limit on tokens")
@@ -248,6 +271,15 @@ class _Request:
         ends = [offset + written.ends[each] for each in own]
         found = pieces(self.windows.tokenizer, [written.ids[each] for each in own], starts, ends)
         return words(found, self.language not in UNSPACED)
+
+    def _logprobs(self, written: Written, own: Sequence[int]) -> list[TokenLogprob]:
+        """Return the log probabilities of tokens by their places in a window, and keep them; none, if they are not wanted."""
+        if not written.levels:
+            return []
+        ids, levels = [written.ids[each] for each in own], [written.levels[each] for each in own]
+        found = logprobs(self.windows.tokenizer, ids, levels)
+        self.logprobs += found
+        return found
 
     def _ask(self, encoded: Any) -> None:
         """Decide what every window is asked for. The language is that of the first one."""

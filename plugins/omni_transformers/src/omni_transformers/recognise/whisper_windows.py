@@ -6,6 +6,7 @@ import copy
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ from omni_core.api import InvalidRequestError
 from omni_media.api import Samples
 from omni_transformers.checkpoints import read
 from omni_transformers.loading import generation_config, load_model
+from omni_transformers.logprobs import last_logits, logprob
 from omni_transformers.recognise.declaration import GROUP, is_multilingual
 from omni_transformers.recognise.processors import processor_of
 from omni_transformers.recognise.turns import EachToken
@@ -42,6 +44,7 @@ class Written:
         no_speech: the probability that nobody speaks.
         temperature: that it was sampled at.
         said: the text before the tokens.
+        levels: log probabilities of the tokens by the model's own logits, if they were wanted.
     """
 
     ids: list[int]
@@ -52,6 +55,7 @@ class Written:
     no_speech: float = 0.0
     temperature: float = 0.0
     said: str = ""
+    levels: list[float] = field(factory=list)
 
 
 @frozen
@@ -165,6 +169,7 @@ class Windows:
         times: bool,
         word_frames: int | None,
         said: str = "",
+        levels: bool = False,
         **given: Any,
     ) -> Written:
         """Return what ``generate()`` writes of a window.
@@ -174,14 +179,16 @@ class Windows:
             times: the model tells times.
             word_frames: frames of the window that are no padding, if the times of words are wanted.
             said: the text that the window is known to begin with, which is not written again; nothing, where times are told.
+            levels: log probabilities are wanted.
             given: further arguments of ``generate()``.
         """
-        scores, logprobs, ids = _Scores(), list[float](), list[int]()
+        scores, logprobs, ids, found, raw = _Scores(), list[float](), list[int](), list[float](), list[torch.Tensor]()
 
-        def chosen(so_far: torch.Tensor) -> None:
+        def each_token(so_far: torch.Tensor) -> None:
             level = torch.log_softmax(scores.last[0].float(), -1)
             logprobs.append(float(level[so_far[0, -1]]))
             ids[:] = so_far[0].tolist()
+            found.extend(logprob(each, ids[-1]) for each in raw)
             told(ids[-len(logprobs) :])
 
         model = self.model
@@ -197,22 +204,25 @@ class Windows:
         if said:
             given["decoder_input_ids"] = torch.tensor([row], device=self.device)
             config.begin_suppress_tokens = []  # it may end at once
-        made = model.generate(
-            encoder_outputs=encoded,
-            generation_config=config,
-            temperature=temperature,
-            return_timestamps=times,
-            force_unique_generate_call=True,
-            logits_processor=LogitsProcessorList([scores]),
-            stopping_criteria=StoppingCriteriaList([EachToken(chosen)]),
-            **given,
-        )
+        with last_logits(model) if levels else nullcontext(raw) as raw:
+            made = model.generate(
+                encoder_outputs=encoded,
+                generation_config=config,
+                temperature=temperature,
+                return_timestamps=times,
+                force_unique_generate_call=True,
+                logits_processor=LogitsProcessorList([scores]),
+                stopping_criteria=StoppingCriteriaList([EachToken(each_token)]),
+                **given,
+            )
         count, ended = len(logprobs), ids[-1] in self.ends
         ends = [] if word_frames is None else made["token_timestamps"][0, -count:].tolist()
         if not said and not times:
             self._begins[asked] = ids[len(prompt) : -count]
         own = ids[-count:-1] if ended else ids[-count:]
-        return Written(own, ended, sum(logprobs) / count, len(ids) - count, ends, 0.0, temperature, said)
+        return Written(
+            own, ended, sum(logprobs) / count, len(ids) - count, ends, 0.0, temperature, said, found[: len(own)]
+        )
 
     def repetition(self, written: Written) -> float:
         """Return the ratio by which the tokens are compressed, as bytes."""

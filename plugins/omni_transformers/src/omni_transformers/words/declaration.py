@@ -16,12 +16,19 @@ from omni_core.api import (
     transcription_parameters,
 )
 from omni_media.api import Limits
-from omni_torch.api import sampling_parameters
+from omni_torch.api import as_installed, sampling_parameters, text_parameters
 from omni_transformers.checkpoints import Source
 from omni_transformers.defaults import defaults_of
 from omni_transformers.options import Given
 from omni_transformers.words.forms import form_of
-from omni_transformers.words.recognisers import RECOGNISERS, TRANSCRIBE, TRANSCRIBE_BY, Recogniser, reads_windows
+from omni_transformers.words.recognisers import (
+    RECOGNISERS,
+    TRANSCRIBE,
+    TRANSCRIBE_BY,
+    TRANSLATE,
+    Recogniser,
+    reads_windows,
+)
 
 GROUP = "answer"
 
@@ -30,6 +37,8 @@ def interface(source: Source) -> Interface:
     """Return what a checkpoint offers."""
     name, inputs = source.architecture.name, list(source.architecture.inputs)
     media = asdict(Limits()) if inputs != ["text"] else {}
+    if "audio" in inputs:
+        media["max_audio_seconds"] = _longest(source)
     if name in RECOGNISERS:
         parameters = _recogniser_parameters(source, RECOGNISERS[name])
         group = ParameterGroup(GROUP, TRANSCRIPTION, "how it is written down", parameters)
@@ -46,7 +55,8 @@ def interface(source: Source) -> Interface:
         Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
     ]
     form = form_of(source.folder)
-    return Interface(
+    parameters += text_parameters() if form.is_text else []
+    declared = Interface(
         roles={TEXT: GROUP},
         inputs=inputs,
         outputs=["text"],
@@ -54,13 +64,25 @@ def interface(source: Source) -> Interface:
         params=list(form.variables),
         limits=media,
         tool_format=form.tools,
+        completes=inputs == ["text"] and not source.config.get("is_encoder_decoder"),
         reasoning=form.templated or form.thoughts is not None,
-        prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE)} if "audio" in inputs else {},
+        prompts={"transcription": TRANSCRIBE_BY.get(name, TRANSCRIBE), "translation": TRANSLATE}
+        if "audio" in inputs
+        else {},
     )
+    return as_installed(declared)
+
+
+def _longest(source: Source) -> float:
+    """Return the seconds of the longest recording: those of the option, and of what its processor takes."""
+    longest = source.given.max_audio_seconds or Limits().max_audio_seconds
+    return min(longest, float(source.file("processor_config.json").get("max_audio_len") or longest))
 
 
 def _recogniser_parameters(source: Source, recogniser: Recogniser) -> list[Parameter]:
-    names = [*recogniser.parameters, "temperature", *(["timestamps", "diarize"] if recogniser.segments else [])]
+    names = [*recogniser.parameters, "temperature"]
+    names += ["timestamps", "diarize"] if recogniser.segments else ["logprobs"]
+    names += ["diarize"] if source.given.diarizer is not None else []
     asked = transcription_parameters(*names, languages=recogniser.languages)
     asked = [evolve(each, choices=["none", "segment"]) if each.name == "timestamps" else each for each in asked]
     sampled = sampling_parameters(defaults_of(source.generation))
@@ -76,6 +98,8 @@ def stages(source: Source, given: Given) -> list[StageConfig]:
         factory = "omni_transformers.words.transcripts:create_recogniser"
         if given.live_step is not None:
             args["live_step"] = given.live_step
+        if given.diarizer is not None:
+            args["diarizer"] = given.diarizer
         return [given.stage(GROUP, factory=factory, factory_args=args, terminal=True)]
     home = "omni_transformers.words.engine"
     prepare = given.stage(

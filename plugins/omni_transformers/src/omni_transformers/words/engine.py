@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Any, Self
 
-from attrs import define, field
+from attrs import define, evolve, field
 from transformers import GenerationConfig
 
 from omni_core.api import (
@@ -23,14 +23,18 @@ from omni_core.api import (
     OutgoingMessage,
     Scheduler,
     StagePayload,
+    TextChunk,
     TextResult,
 )
 from omni_torch.api import (
     ALONE,
     ARModelRunner,
+    Constraints,
     EngineScheduler,
     StopStrings,
     TensorParallel,
+    TextConstraint,
+    TokenLogprobs,
     origin_of,
     random_of,
     return_freed_memory,
@@ -212,18 +216,21 @@ class _Answering(EngineScheduler):
 
 @define(eq=False)
 class _Answer:
-    """A request's prompt, and its text so far, of which ``sent`` characters were streamed."""
+    """A request's prompt, and its text so far, of which ``sent`` characters were streamed. ``logprobs``: of its answer, if asked for."""
 
     prompt: Prompt
     stops: StopStrings
     step: Pieces
     told: Told
+    logprobs: TokenLogprobs | None = None
     sent: int = 0
     fed: int = field(default=0)
+    begin: int = 0  # of the newest token
 
     def feed(self, ids: list[int]) -> bool:
         """Add the text of new ids; return True once it has a stop string."""
         for token in ids[self.fed :]:
+            self.begin = len(self.stops.text)
             self.stops.feed(self.step(token))
         self.fed = len(ids)
         return self.stops.end is not None
@@ -256,6 +263,7 @@ class Answers(ARModelRunner):
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
         self.max_context, self.parallel = context_of(model.model), model.parallel
+        self._constraints = Constraints(lambda: tokenizer.backend_tokenizer, model.vocab_size, self._stop_ids)
 
     @classmethod
     def of(cls, model: EngineModel, model_path: str, device: str) -> Self:
@@ -299,15 +307,25 @@ class Answers(ARModelRunner):
         payload: StagePayload = message.data
         given = {**self._defaults, **payload.request.params.get(GROUP, {})}
         stops = StopStrings(given.pop("stop", None) or ())
-        sampling = sampling_from(given, f"params.{GROUP}", stop_ids=self._stop_ids, suppressed_ids=self._suppressed)
+        structured, logprobs = given.pop("structured", None), given.pop("top_logprobs", None)
+        sets = {"stop_ids": self._stop_ids, "suppressed_ids": self._suppressed}
+        sampling = sampling_from(given, f"params.{GROUP}", **sets, logprobs=logprobs)
         prompt = Prompt.received(payload.data, self.device)
+        told = self._replies.begin(prompt.ids)
         return request_of(
             prompt,
             payload.request_id,
             request=payload.request.without_inputs(),
             sampling=sampling,
             random=random_of(sampling.seed, payload.request_id, self.parallel.size),
-            state=_Answer(prompt, stops, Pieces(self._tokenizer, self._replies.marks), self._replies.begin(prompt.ids)),
+            state=_Answer(
+                prompt,
+                stops,
+                Pieces(self._tokenizer, self._replies.marks),
+                told,
+                None if logprobs is None else TokenLogprobs(self._tokenizer.backend_tokenizer),
+            ),
+            constraint=self._constraints.begin(structured, f"params.{GROUP}", held=told.thinks),
         )
 
     def before_forward(self, batch: ForwardBatch) -> None:
@@ -320,19 +338,26 @@ class Answers(ARModelRunner):
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         answer: _Answer = request.state
-        stops = answer.stops
+        stops, logprobs = answer.stops, answer.logprobs
+        if logprobs is not None and not answer.told.thinks:
+            logprobs.add(request.logprobs[-1], answer.begin)
         if request.finish_reason is not None:
             stops.feed(answer.step.rest())
         end = stops.end if stops.end is not None else stops.safe if request.finish_reason is None else len(stops.text)
         parts = answer.told.read(stops.text[answer.sent : max(end, answer.sent)])
         parts += answer.told.read("", last=True) if request.finish_reason is not None else []
         answer.sent = max(end, answer.sent)
+        if isinstance(request.constraint, TextConstraint) and request.constraint.held and not answer.told.thinks:
+            request.constraint.begin_at(len(request.output_ids))
         for chunk in chunks_of(parts):
+            if logprobs is not None and isinstance(chunk, TextChunk):
+                chunk = TextChunk(chunk.text, logprobs.until(answer.sent))
             yield OutgoingMessage(request.request_id, "stream", chunk)
 
     def result(self, request: ARRequest) -> TextResult:
         usage = {"prompt_tokens": len(request.prompt_ids), "completion_tokens": len(request.output_ids)}
         told: Told = request.state.told
         usage |= {"reasoning_tokens": told.tokens} if told.thoughts else {}
-        reason = request.finish_reason or "stop"
-        return TextResult(told.text, list(request.output_ids), reason, usage, reasoning=told.thoughts)
+        reason, logprobs = request.finish_reason or "stop", request.state.logprobs
+        made = TextResult(told.text, list(request.output_ids), reason, usage, reasoning=told.thoughts)
+        return made if logprobs is None else evolve(made, logprobs=logprobs.told)

@@ -80,6 +80,11 @@ class Form:
     templated: bool = False
     variables: tuple[Parameter, ...] = ()
 
+    @property
+    def is_text(self) -> bool:
+        """True if its answers are plain text after the thoughts, which can be held to a structure from there on."""
+        return not self.templated and self.thoughts != CHANNELS
+
 
 def form_of(folder: Path) -> Form:
     """Return the form of a checkpoint's replies.

@@ -108,6 +108,8 @@ class Prompts:
         """
         from omni_transformers.words.adapters import NEEDS, PROMPTS
 
+        if isinstance(request.inputs, dict) and (prompt := request.inputs.get("prompt")) is not None:
+            return self._as_it_is(prompt, request)
         variables = {name: request.params[name] for name in VARIABLES if name in request.params}
         conversation = read_messages(request.inputs, self.kinds, self.processor, self.limits, variables)
         needed = NEEDS.get(self.architecture)
@@ -119,6 +121,12 @@ class Prompts:
         found = self.made(write, self, conversation)
         check_heard(self.processor, found, conversation.sounds)
         return BatchFeature({**found, **self.extra})
+
+    def _as_it_is(self, prompt: Any, request: OmniRequest) -> BatchFeature:
+        """Return the inputs of a text that the model goes on from."""
+        if not isinstance(prompt, str) or not prompt or request.inputs.get("messages"):
+            raise InvalidRequestError("inputs.prompt: must be a text, in place of messages")
+        return BatchFeature({**self.made(self.tokenizer, prompt, return_tensors="pt"), **self.extra})
 
     @property
     def extra(self) -> dict[str, Any]:

@@ -11,13 +11,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from attrs import define, frozen
+from attrs import define, field, frozen
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.logits_process import LogitsProcessorList
 
-from omni_core.api import InvalidRequestError, OmniRequest, Scheduler, StagePayload, TextResult
+from omni_core.api import (
+    InvalidRequestError,
+    OmniRequest,
+    ReasoningChunk,
+    Scheduler,
+    StagePayload,
+    TextChunk,
+    TextResult,
+)
 from omni_media.api import Limits
-from omni_torch.api import StopStrings
+from omni_torch.api import Constraints, StopStrings, TextConstraint, TokenLogprobs
 from omni_transformers.calls.choice import Loop, calls_of
 from omni_transformers.calls.lines import in_turns
 from omni_transformers.checkpoints import read
@@ -66,12 +74,14 @@ class Text:
         text: up to the stop string.
         ids: the tokens, the last one included.
         finish_reason: ``stop`` or ``length``.
+        logprobs: of the tokens, if they were asked for.
     """
 
     text: str
     ids: list[int]
     finish_reason: str
     usage: dict[str, int]
+    logprobs: list[float] = field(factory=list)
 
 
 @frozen
@@ -87,6 +97,30 @@ class Writer:
     prompts: Prompts
     defaults: dict[str, Any]
     replies: Replies
+    _constraints: list[Constraints] = field(factory=list)
+
+    def constraint(self, structured: Any, *, held: bool) -> TextConstraint | None:
+        """Return the constraint of a request, made; ``None`` if it has none. Raises as :meth:`TextConstraint.check`."""
+        if structured is None:
+            return None
+        if not self._constraints:  # few models are asked for any
+            size, tokenizer = self.model.config.get_text_config(decoder=True).vocab_size, self.backend_tokenizer
+            self._constraints.append(Constraints(lambda: tokenizer, size, self.stop_ids))
+        constraint = self._constraints[0].begin(structured, f"params.{GROUP}", held=held)
+        assert constraint is not None
+        constraint.check()
+        return constraint
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """The tokenizer of the package tokenizers. Raises InvalidRequestError: it is none."""
+        found = getattr(self.prompts.tokenizer, "backend_tokenizer", None)
+        if found is None:
+            raise InvalidRequestError(
+                f"params.{GROUP}: the tokenizer of this checkpoint is none of the package tokenizers, which `structured` and "
+                "`top_logprobs` need"
+            )
+        return found
 
     @property
     def stop_ids(self) -> list[int]:
@@ -102,19 +136,28 @@ class Writer:
         """Return the inputs of a request, :func:`placed`. Raises as :meth:`Prompts.inputs`."""
         return placed(self.prompts.inputs(request), self.model)
 
-    def write(self, inputs: dict[str, Any], params: dict[str, Any]) -> Generator[str | None, None, Text]:
+    def write(
+        self,
+        inputs: dict[str, Any],
+        params: dict[str, Any],
+        constraint: TextConstraint | None = None,
+        logprobs: TokenLogprobs | None = None,
+    ) -> Generator[str | None, None, Text]:
         """Yield the text that each token adds, ``None`` if none.
 
         Args:
             inputs: of the model's ``generate()``.
             params: of the request.
+            constraint: of the text.
+            logprobs: are given those of each token, before what it adds is yielded.
         """
         given = {**self.defaults, **params}
         stops = StopStrings(given.pop("stop", None) or ())
         prompt = inputs["input_ids"][0].tolist() if "input_ids" in inputs else []
         config = greedy(generation_config(self.model))
         penalised = [] if self.model.config.is_encoder_decoder else prompt
-        choice = Choice(given, GROUP, penalised, self.stop_ids)
+        told, top = given.pop("logprobs", False), given.pop("top_logprobs", None)
+        choice = Choice(given, GROUP, penalised, self.stop_ids, constraint, 0 if told else top)
         most = config.max_new_tokens = self._room(prompt, choice.params.max_new_tokens)
         config.max_length = None
         config.eos_token_id = sorted(choice.params.stop_ids) or None
@@ -135,6 +178,8 @@ class Writer:
         criteria: list[_Reports] = []
         step, sent = Pieces(self.prompts.tokenizer, self.replies.marks), 0
         for token in in_turns(call):
+            if logprobs is not None:
+                logprobs.add(choice.logprobs[-1], len(stops.text))
             stops.feed(step(token))
             criteria[0].stopped = stops.end is not None
             piece, sent = stops.text[sent : stops.safe], max(sent, stops.safe)
@@ -145,7 +190,8 @@ class Writer:
         yield stops.text[sent:end] or None
         ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
-        return Text(stops.text[:end], ids, "stop" if ended else "length", usage)
+        values = [each[0][1] for each in choice.logprobs]
+        return Text(stops.text[:end], ids, "stop" if ended else "length", usage, values)
 
     def _room(self, prompt: list[int], wanted: int) -> int:
         """Return how many tokens may be written.
@@ -204,11 +250,26 @@ def create_writer(
     def write(payload: StagePayload) -> Generator[Any, None, TextResult]:
         inputs = writer.inputs(payload.data or payload.request)  # the stage before hands the request on
         told = writer.replies.begin(inputs["input_ids"][0].tolist() if "input_ids" in inputs else [])
-        written = writer.write(inputs, payload.request.params.get(GROUP, {}))
-        text = yield from one_by_one(chunks(written, lambda piece: chunks_of(told.read(piece))))
+        params = dict(payload.request.params.get(GROUP, {}))
+        constraint = writer.constraint(params.pop("structured", None), held=told.thinks)
+        logprobs = None if params.get("top_logprobs") is None else TokenLogprobs(writer.backend_tokenizer)
+        count = characters = 0
+
+        def made(piece: str) -> list[TextChunk | ReasoningChunk]:
+            nonlocal count, characters
+            count, characters = count + 1, characters + len(piece)
+            found = chunks_of(told.read(piece))
+            if constraint is not None and constraint.held and not told.thinks:
+                constraint.begin_at(count)
+            if logprobs is not None and found and isinstance(found[-1], TextChunk):
+                found[-1] = TextChunk(found[-1].text, logprobs.until(characters))
+            return found
+
+        text = yield from one_by_one(chunks(writer.write(inputs, params, constraint, logprobs), made))
         yield from chunks_of(told.read("", last=True))
         usage = text.usage | ({"reasoning_tokens": told.tokens} if told.thoughts else {})
-        return TextResult(told.text, text.ids, text.finish_reason, usage, reasoning=told.thoughts)
+        ended, tokens = text.finish_reason, [] if logprobs is None else logprobs.told
+        return TextResult(told.text, text.ids, ended, usage, reasoning=told.thoughts, logprobs=tokens)
 
     running = writer.running(1 if backend == "generate" else max_running)
     return Interleaved(write, running, calls_of(Loop(writer.model), backend, running, kv_cache_mb))

@@ -195,6 +195,11 @@ class Told:
     _strips: bool = field(default=False, init=False)  # white space in front of text
     _begins: bool = field(default=True, init=False)  # a run of thoughts
 
+    @property
+    def thinks(self) -> bool:
+        """True while what comes is thought."""
+        return self._splitter.thinks
+
     def read(self, text: str, *, last: bool = False) -> Parts:
         """Take a token's text; return what it adds, without empty texts."""
         found: Parts = []
