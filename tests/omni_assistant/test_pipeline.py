@@ -305,19 +305,28 @@ SINGS = evolve(parts.voice(), interface=Interface(outputs=["audio"]))
         ({"asr": None}, "--option asr: name a recogniser: a hub id, a folder"),
         (
             {"asr": parts.writer()},
-            "--option asr: mind must be a pipeline that writes recordings down, and does nothing",
+            "--option asr=mind: must be a pipeline that writes recordings down, and does nothing",
         ),
-        ({"llm": parts.voice()}, "--option llm: mouth must be a pipeline that answers in text alone"),
-        ({"tts": parts.writer()}, "--option tts: mind must be a pipeline that speaks given texts"),
-        ({"tts": SINGS}, "--option tts: mouth must be a pipeline that speaks given texts"),
-        ({"tts": NO_INTERFACE}, "--option tts: mouth declares no interface"),
-        ({"tts": parts.voice(streams=False)}, "--option tts: mouth speaks whole texts only; choose a voice"),
+        ({"llm": parts.voice()}, "--option llm=mouth: must be a pipeline that answers in text alone"),
+        (
+            {"tts": parts.writer()},
+            "--option tts=mind: must be a pipeline that speaks given texts; did you mean --option llm[?]$",
+        ),
+        ({"tts": SINGS}, "--option tts=mouth: must be a pipeline that speaks given texts$"),
+        ({"tts": NO_INTERFACE}, "--option tts=mouth: it declares no interface"),
+        ({"tts": parts.voice(streams=False)}, "--option tts=mouth: it speaks whole texts only; choose a voice"),
         ({"llm": "/no/such/folder"}, "--option llm=/no/such/folder: "),
         (
             {"temperature": 1},
             "--option temperature: must be a part .asr, llm, tts., or begin with one: llm_temperature",
         ),
+        ({"lm": "some/model"}, "--option lm: must be a part .*; did you mean 'llm'"),
         ({"llm_dtype": "float32"}, "--option llm=mind: "),
+        (
+            {"llm": "transformers", "llm_model": "/no", "llm_backnd": "engine"},
+            "--option llm=transformers: --option llm_backnd: there is no such option; did you mean 'llm_backend'",
+        ),
+        ({"tts": "no/model"}, "Or name its pipeline: --option tts=PIPELINE --option tts_model=no/model$"),
     ],
 )
 async def test_parts_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:

@@ -42,6 +42,8 @@ async def test_every_request_is_a_line(pipe: AsyncPipe, lines: pytest.LogCapture
         mine = {"authorization": f"Bearer {SECRET}", "x-request-id": "asked-1"}
         await http.get("/v1/models/tones", headers=mine)
         await http.get("/health")
+        for shown_by_a_page in ("/page/app.js", "/v1/omni/pipeline"):
+            assert (await http.get(shown_by_a_page, headers=mine)).status_code == 200
         await http.get("/no/%0d%0aforged/sk-omni-abcdefg?key=" + SECRET, headers=mine)
         await http.post("/v1/chat/completions", json={"model": "tones", "messages": []}, headers=mine)
     async with socket_to(app, "/v1/realtime", authorization=f"Bearer {SECRET}") as socket:

@@ -131,14 +131,15 @@ def test_narrow_weights_are_computed_by_kernels(tmp_path: Path, kind: str, kerne
     assert (found - expected).norm() / expected.norm() < 0.02
 
 
-def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mamba", "unheard"])  # transformers knows one of them
+def test_a_file_of_another_model_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "other.gguf"
-    writer = gguf.GGUFWriter(path, "mamba")
-    writer.add_uint32("mamba.block_count", 1)
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_uint32(f"{kind}.block_count", 1)
     for step in ("header", "kv_data", "tensors"):
         getattr(writer, f"write_{step}_to_file")()
     writer.close()
-    with pytest.raises(ConfigError, match=r"other\.gguf: models of the type 'mamba' are not run from GGUF files"):
+    with pytest.raises(ConfigError, match=rf"other\.gguf: models of the type '{kind}' are not run from GGUF files"):
         folder_of(str(path))
 
 

@@ -177,6 +177,15 @@ def test_a_known_plugin_that_is_not_installed_comes_before_a_fallback(
     assert LayeredSource("speaker", folder).resolve().config.model_path == folder
 
 
+def test_a_config_without_architectures_names_its_plugin_by_its_sections(
+    installed: list[PluginRecord], tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path / "model", {"istftnet": {}, "plbert": {}})
+    assert "it is run by omni-kokoro, which is not installed: pip install omni-kokoro" in refusal(folder, PluginError)
+    installed.append(PluginRecord("kokoro", "omni-kokoro", "1.0", "m"))
+    assert "no installed pipeline runs it (it names no architectures)" in refusal(folder)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from page_driving import DONE, check_accessible, needs_browser, send
+from page_driving import DONE, WIDE, check_accessible, needs_browser, send
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -44,7 +44,7 @@ six < 7
 |---|--:|
 | 8 | 9 |
 
-[in](https://example.org/?a=1&b=2) [out](javascript:alert(1)) ![x](https://example.org/x.png) <b onclick="x">R&amp;D</b>"""
+[in](https://example.org/?a=1&b=2) [out](javascript:alert(1)) ![x](https://example.org/x.png) <b onclick="x">R&amp;D</b> &constructor;"""
 
 
 async def test_markdown_is_shown_and_html_is_text(page: Page) -> None:
@@ -53,21 +53,59 @@ async def test_markdown_is_shown_and_html_is_text(page: Page) -> None:
     assert pieces == whole
     assert kept, "what does not change is not made again"
     for part in (
-        "<p><em>One</em> <code>two</code></p>",
-        '<h2 class="heading size3">Three</h2>',
-        "<ol><li>four<ul><li>five</li></ul></li></ol>",
+        '<p dir="auto"><em>One</em> <code>two</code></p>',
+        '<h2 class="heading size3" dir="auto">Three</h2>',
+        '<ol dir="auto"><li>four<ul dir="auto"><li>five</li></ul></li></ol>',
         "<code>six &lt; 7</code></pre>",
         '<td class="right">9</td>',
         '<a href="https://example.org/?a=1&amp;b=2" title="" target="_blank" rel="noopener noreferrer">in</a>',
         "<span>out</span>",
-        '&lt;b onclick="x"&gt;R&amp;D&lt;/b&gt;',
+        '&lt;b onclick="x"&gt;R&amp;D&lt;/b&gt; &amp;constructor;',
     ):
         assert part in whole, part
     for part in ("javascript:", "<img", "<b "):
         assert part not in whole, part
     for much in ("> " * 20_000, "word " * 13_000):  # nested too deep, and too long: shown as it is
         shown, _ = await page.evaluate(MARKDOWN, [much, "end"])
-        assert shown == f'<p class="plain">{much.replace(">", "&gt;")}end</p>'
+        assert shown == f'<p class="plain" dir="auto">{much.replace(">", "&gt;")}end</p>'
+
+
+SHOWN = """async (turns) => {
+    const { Messages } = await import("/page/messages.js");
+    const messages = new Messages(document.getElementById("messages"), {});
+    for (const turn of turns) messages.kept(turn);
+}"""
+ANSWER = """(text) => new Promise(async (done) => {
+    const { Messages } = await import("/page/messages.js");
+    const place = document.getElementById("messages");
+    const answer = new Messages(place, {}).answer({ role: "assistant", text: "" });
+    const painted = () => new Promise((next) => setTimeout(() => requestAnimationFrame(() => setTimeout(next)), 50));
+    const below = [];
+    for (const scrolled of [0, 0, 1000, 0]) {
+        place.scrollTop -= scrolled;
+        await painted();
+        const before = place.scrollTop;
+        answer.text(text);
+        await painted();
+        below.push(place.scrollHeight - place.scrollTop - place.clientHeight < 2);
+        if (scrolled) below.push(place.scrollTop === before);
+    }
+    done(below);
+})"""
+
+
+async def test_the_end_stays_in_sight_unless_the_reader_has_scrolled_up(page: Page) -> None:
+    assert await page.evaluate(ANSWER, "words\n\n" * 40) == [True, True, False, True, False]
+
+
+async def test_languages_written_from_the_right_begin_there_and_tables_keep_words_whole(page: Page) -> None:
+    table = "\n\n|" + "heading|" * 30 + "\n|" + "---|" * 30 + "\n|" + "word|" * 30
+    turns = [{"role": "user", "text": "שלום"}, {"role": "assistant", "text": "שלום, two." + table}]
+    await page.evaluate(SHOWN, turns)
+    shown = "all => all.map(each => getComputedStyle(each).direction)"
+    assert await page.eval_on_selector_all(".said, .words p", shown) == ["rtl"] * 2
+    assert await page.eval_on_selector(".words th", "each => each.offsetWidth") > 40
+    assert await page.evaluate(WIDE) <= 0
 
 
 async def test_what_can_be_done_with_an_answer(page: Page) -> None:
@@ -180,6 +218,25 @@ async def test_conversations_are_kept_renamed_exported_and_removed(page: Page) -
     await page.reload()
     await page.wait_for_selector("#state.ready")
     assert await page.locator("#chats .title").all_inner_texts() == ["second words"]
+
+
+async def test_two_tabs_keep_what_each_of_them_was_told(page: Page) -> None:
+    other = await page.context.new_page()
+    await other.goto(page.url)
+    await other.wait_for_selector("#state.ready")
+    await send(page, "one")
+    await other.click("#chats .title")
+    assert await other.inner_text(".said") == "one"
+    await other.wait_for_selector(".assistant .toolbar")
+    await send(other, "two")
+    await page.wait_for_selector(".user:has-text('two') + .assistant .toolbar")
+    await send(page, "three")
+    await other.wait_for_selector(".user:has-text('three') + .assistant .toolbar")
+    assert await other.locator(".said").all_inner_texts() == ["one", "two", "three"]
+    await other.click("#chats .icon")
+    await other.click("#chat-menu [data-act=remove]")
+    await page.wait_for_selector("#empty")
+    await other.close()
 
 
 FULL = """async () => {

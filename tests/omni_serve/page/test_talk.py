@@ -60,3 +60,18 @@ async def test_speaking_interrupts_the_answer(page: Page, ended: bool) -> None:
     expected = ["begin", "write", *(["end"] if ended else []), "clear", told]  # and nothing of what was on its way
     assert await page.evaluate(INTERRUPTED, ended) == expected
     assert await page.inner_text(".assistant .note") == "interrupted"
+
+
+async def test_the_player_is_not_done_before_the_sound_has_come(page: Page) -> None:
+    reported = """async () => {
+        const { Player } = await import("/page/player.js");
+        const done = [];
+        const player = new Player((status) => done.push(status.done));
+        await player.open();
+        player.begin();
+        player.write(new Float32Array(10));
+        player.end();
+        while (!done.includes(true)) await new Promise((next) => setTimeout(next, 20));
+        return done.slice(0, 3);
+    }"""
+    assert await page.evaluate(reported) == [False, False, False]

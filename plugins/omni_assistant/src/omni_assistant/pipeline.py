@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from omni_core.api import (
     PipelineConfig,
     StageConfig,
     compose,
+    did_you_mean,
     pipeline_of,
 )
 
@@ -55,11 +57,14 @@ def assistant(
         raise ConfigError(f"--model {model_path}: the models are those of the parts: --option {', '.join(PARTS)}")
     for name in options:
         if name.partition("_")[0] not in PARTS or not name.partition("_")[2]:
-            raise ConfigError(f"--option {name}: must be a part ({', '.join(PARTS)}), or begin with one: llm_{name}")
-    recogniser, writer, voice = (
+            nearest = did_you_mean(name, PARTS)
+            raise ConfigError(
+                f"--option {name}: must be a part ({', '.join(PARTS)}), or begin with one: llm_{name}{nearest}"
+            )
+    recogniser, written, voice = (
         _part(name, source, options) for name, source in {"asr": asr, "llm": llm, "tts": tts}.items()
     )
-    heard, written, spoken = _recogniser(recogniser), _writer(writer), _voice(voice)
+    heard, spoken = _recogniser(recogniser), evolve(voice, interface=evolve(_offer(voice), outputs=["audio", SPEECH]))
     entries = {
         name: f"{name}-{part.resolved_entry_stage}" for name, part in zip(PARTS, (heard, written, spoken), strict=True)
     }
@@ -97,54 +102,65 @@ def _part(name: str, source: str | PipelineConfig | None, options: Mapping[str, 
         raise ConfigError(f"--option {name}: name a {PARTS[name]}: {what}")
     own = {key.removeprefix(f"{name}_"): value for key, value in options.items() if key.startswith(f"{name}_")}
     model = own.pop("model", None)
+    given = f"--option {name}={source if isinstance(source, str) else source.resolved_name}"
     try:
-        return pipeline_of(source, None if model is None else str(model), own)
+        part = pipeline_of(source, None if model is None else str(model), own)
     except OmniError as error:
-        raise ConfigError(f"--option {name}={_shown(source)}: {error}") from error
+        raise ConfigError(f"{given}: {_of_part(name, str(error))}") from error
+    if why := _unfit(name, part):
+        fits = [each for each in PARTS if not _unfit(each, part)]
+        raise ConfigError(f"{given}: {why}" + "".join(f"; did you mean --option {each}?" for each in fits))
+    return part
+
+
+def _of_part(name: str, message: str) -> str:
+    """Return what is wrong with a part alone, with options and commands as they are given here."""
+    here = re.sub(r"omni run (\S+) --model (\S+)", rf"--option {name}=\1 --option {name}_model=\2", message)
+    here = re.sub(rf"--option (?!{name}[=_])(?=\w)", f"--option {name}_", here)
+    return re.sub(r"(?<=did you mean ')(?=\w+'\?$)", f"{name}_", here) if here.startswith("--option") else here
+
+
+def _unfit(name: str, config: PipelineConfig) -> str:
+    """Return why a pipeline cannot be a part; empty: it can."""
+    offer = config.interface
+    if offer is None:
+        return "it declares no interface"
+    roles, ends = offer.roles, config.terminal_stages
+    if name == "asr" and (TRANSCRIPTION not in roles or TEXT in roles or ends != [roles[TRANSCRIPTION]]):
+        return "must be a pipeline that writes recordings down, and does nothing else"
+    if name == "llm" and (TEXT not in roles or "audio" in offer.outputs or len(ends) != 1):
+        return "must be a pipeline that answers in text alone"
+    if name == "tts" and (SPEECH not in roles or TEXT in roles or offer.outputs != ["audio"]):
+        return "must be a pipeline that speaks given texts"
+    if name == "tts" and "text" not in offer.input_streams:
+        return "it speaks whole texts only; choose a voice that speaks a text while it is written"
+    return ""
+
+
+def _offer(part: PipelineConfig) -> Interface:
+    assert part.interface is not None, "_part has seen it"
+    return part.interface
 
 
 def _recogniser(config: PipelineConfig) -> PipelineConfig:
     """Return the recogniser as the part that answers with the transcript, where that is asked for."""
-    offer = _offer("asr", config)
-    if (
-        TRANSCRIPTION not in offer.roles
-        or TEXT in offer.roles
-        or config.terminal_stages != [offer.roles[TRANSCRIPTION]]
-    ):
-        raise _unfit("asr", config, "must be a pipeline that writes recordings down, and does nothing else")
     stages = config.stages
     if len(stages) == 1 and stages[0].expand_fn is None:
         stages = [evolve(stages[0], expand_fn=_EACH)]
     return evolve(
         config,
         stages=stages,
-        interface=evolve(offer, outputs=["transcript"]),
+        interface=evolve(_offer(config), outputs=["transcript"]),
         terminal_stages_fn="omni_assistant.hearing:if_wanted",
     )
-
-
-def _writer(config: PipelineConfig) -> PipelineConfig:
-    offer = _offer("llm", config)
-    if TEXT not in offer.roles or "audio" in offer.outputs or len(config.terminal_stages) != 1:
-        raise _unfit("llm", config, "must be a pipeline that answers in text alone")
-    return config
-
-
-def _voice(config: PipelineConfig) -> PipelineConfig:
-    offer = _offer("tts", config)
-    if SPEECH not in offer.roles or TEXT in offer.roles or offer.outputs != ["audio"]:
-        raise _unfit("tts", config, "must be a pipeline that speaks given texts")
-    if "text" not in offer.input_streams:
-        raise _unfit("tts", config, "speaks whole texts only; choose a voice that speaks a text while it is written")
-    return evolve(config, interface=evolve(offer, outputs=["audio", SPEECH]))
 
 
 def _door(
     heard: PipelineConfig, written: PipelineConfig, spoken: PipelineConfig, entries: Mapping[str, str]
 ) -> PipelineConfig:
     """Return the part that gets the requests, which may bring what the others take. ``entries``: their entry stages."""
-    takes, voice = _offer("llm", written).inputs, _offer("tts", spoken)
-    streams = [each for each in _offer("asr", heard).input_streams if each == "audio"]
+    takes, voice = _offer(written).inputs, _offer(spoken)
+    streams = [each for each in _offer(heard).input_streams if each == "audio"]
     arguments = {
         **entries,
         "waits": ["door-door", f"asr-{heard.terminal_stages[0]}"],
@@ -166,17 +182,3 @@ def _door(
     inputs = list(dict.fromkeys(["text", *takes, "audio", *(each for each in voice.inputs if each == "reference")]))
     offer = Interface(inputs=inputs, input_streams=streams, reads_transcripts=True, reference_text=voice.reference_text)
     return PipelineConfig(model_path=NO_MODEL, name="door", stages=stages, interface=offer)
-
-
-def _offer(name: str, config: PipelineConfig) -> Interface:
-    if config.interface is None:
-        raise _unfit(name, config, "declares no interface")
-    return config.interface
-
-
-def _unfit(name: str, config: PipelineConfig, why: str) -> ConfigError:
-    return ConfigError(f"--option {name}: {config.resolved_name} {why}")
-
-
-def _shown(source: str | PipelineConfig) -> str:
-    return source if isinstance(source, str) else source.resolved_name

@@ -31,6 +31,7 @@ _SAFE_ID = re.compile(rb"[\w.:-]{1,128}")
 _READS = ("GET", "HEAD", "OPTIONS")
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
+_OF_THE_PAGE = ("/page/", "/v1/omni/pipeline")
 """Browsers take an answer for what it says that it is."""
 
 _BODY_SECONDS = 60.0
@@ -172,8 +173,10 @@ class Guard:
             self._audit.refused(scope, identity, refused.code or "", now)
         elif self._is_audited(scope):
             self._audit.done(scope, identity, status)
-        if access_log.isEnabledFor(logging.INFO):
-            write(access_log, "request", identity, **of_request(scope), status=status, seconds=round(now - begun, 4))
+        asked = of_request(scope)
+        shown = asked["route"].startswith(_OF_THE_PAGE) and status < 400  # while the page is open, several a second
+        if access_log.isEnabledFor(logging.INFO) and not shown:
+            write(access_log, "request", identity, **asked, status=status, seconds=round(now - begun, 4))
         return now - begun
 
     def _is_audited(self, scope: Scope) -> bool:

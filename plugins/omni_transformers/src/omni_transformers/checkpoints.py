@@ -84,7 +84,7 @@ def read(folder: str, part: str | None = None) -> Source:
     if found is not None:
         return Source(path, config, found)
     named = config.get("architectures") or [config.get("model_type")]
-    name = str(named[0]) if isinstance(named, list) and named else "nothing"
+    name = str(named[0]) if isinstance(named, list) and named and named[0] else "a model without a name"
     if adapter_of(config) is not None:
         return Source(path, config, Architecture(name, str(config.get("model_type")), "speak", "adapter", ["text"]))
     if "auto_map" in config:

@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from omni_core.api import ConfigError, did_you_mean
+from omni_core.api import ConfigError
 from omni_torch.api import written_once
 from omni_transformers.architectures import table
 
@@ -20,7 +20,7 @@ _TYPES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-"""Architectures by the model type that transformers reads from a file's metadata."""
+"""Architectures by ``general.architecture`` of a file's metadata, which transformers takes as the model type."""
 
 
 def is_gguf(model: str) -> bool:
@@ -46,18 +46,19 @@ def folder_of(path: str) -> str:
 
 def _write(folder: Path, file: Path) -> None:
     try:
-        import gguf  # noqa: F401
+        import gguf
     except ImportError as error:
         raise ConfigError(f'{file}: reading GGUF needs the gguf package: pip install "omni-torch[gguf]"') from error
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     try:
-        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
-        if config.model_type not in _TYPES:
+        model = gguf.GGUFReader(file).fields["general.architecture"].contents()
+        if model not in _TYPES:
             raise ConfigError(
-                f"{file}: models of the type {config.model_type!r} are not run from GGUF files{did_you_mean(config.model_type, _TYPES)}; "
-                f"use the checkpoint in safetensors. There are: {', '.join(_TYPES)}"
+                f"{file}: models of the type {model!r} are not run from GGUF files; use the checkpoint in safetensors. "
+                f"There are: {', '.join(_TYPES)}"
             )
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     except ConfigError:
         raise

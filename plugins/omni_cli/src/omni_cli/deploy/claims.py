@@ -34,7 +34,8 @@ def claimant(name: str, folder: Path, registry: PluginRegistry) -> PipelineCompo
     path = config_of(folder)
     if path is None:
         raise ConfigError(f"{name} is no checkpoint: it has no {' and no '.join(CHECKPOINT_CONFIGS)}")
-    wanted = _architectures(read_yaml(path))
+    raw = read_yaml(path)
+    wanted = _architectures(raw)
     claims = [
         (each, record) for each, record in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)
     ]
@@ -53,6 +54,9 @@ def claimant(name: str, folder: Path, registry: PluginRegistry) -> PipelineCompo
     if fallbacks:
         choices = " or ".join(f"omni run {each.name} --model {name} ({record.title})" for each, record in fallbacks)
         raise ConfigError(f"{name}: several installed plugins claim what no other runs; choose one: {choices}")
+    known = distribution_for(raw) if isinstance(raw, dict) and not wanted else None
+    if known is not None and known not in _loaded(registry):
+        raise PluginError(f"{path}: {_missing(known, registry)}")  # a config that says by its sections what it is
     known_ones = [f"{each.name} ({', '.join(each.architectures)})" for each, _ in claims if each.architectures]
     problem = "\n".join(
         [
@@ -113,6 +117,10 @@ def _fallbacks(folder: Path, claims: list[Claim]) -> tuple[list[Claim], list[str
         else:
             refusals.append(f"pipeline {component.name!r} of {record.distribution} does not: {answer}")
     return able, refusals
+
+
+def _loaded(registry: PluginRegistry) -> list[str]:
+    return [each.distribution for each in registry.records if each.status is PluginStatus.LOADED]
 
 
 def _missing(distribution: str, registry: PluginRegistry) -> str:

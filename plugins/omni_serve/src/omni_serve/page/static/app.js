@@ -28,7 +28,14 @@ let talk = null;
 let editing = null; // the turn that is put back to be changed
 let heard = null; // the request whose speech is played
 
-const store = new Store();
+const store = new Store(
+  (one) => one === chat.chat && Boolean(chat.running || talk),
+  (id, now) => {
+    if (id !== chat.chat.id) return chats.show();
+    endEdit();
+    chat.open(now);
+  },
+);
 const settings = new Settings();
 const waterfall = new Waterfall($("waterfall"));
 const player = new Player(playback);

@@ -28,7 +28,7 @@ export class Chats {
   }
 
   row(chat) {
-    const title = element("button", { type: "button", className: "quiet title", textContent: chat.title, title: chat.title });
+    const title = element("button", { type: "button", className: "quiet title", dir: "auto", textContent: chat.title, title: chat.title });
     if (chat === this.current()) title.setAttribute("aria-current", "true");
     title.addEventListener("click", () => this.open(chat));
     const more = iconButton("more", `More about ${chat.title}`, (button) => this.menu(chat, button));

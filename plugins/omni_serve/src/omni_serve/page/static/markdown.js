@@ -34,8 +34,9 @@ function inline(tokens = []) {
 // The lexer leaves entities as they are written.
 function plain(token) {
   const named = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
-  return (token.type === "html" ? token.raw : token.text ?? token.raw).replace(/&(?:#(\d{1,6})|(\w+));/g, (all, code, name) =>
-    code ? String.fromCodePoint(Number(code)) : (named[name] ?? all),
+  const meant = (name) => (Object.hasOwn(named, name) ? named[name] : `&${name};`);
+  return (token.type === "html" ? token.raw : token.text ?? token.raw).replace(/&(?:#(\d{1,6})|(\w+));/g, (_, code, name) =>
+    code ? String.fromCodePoint(Number(code)) : meant(name),
   );
 }
 
@@ -62,7 +63,7 @@ function code({ text, lang }) {
 
 function list(token) {
   const items = token.items.map((item) => element("li", {}, ...item.tokens.flatMap((each) => (each.type === "text" || each.type === "checkbox" ? inline([each]) : block(each)))));
-  const made = element(token.ordered ? "ol" : "ul", {}, ...items);
+  const made = element(token.ordered ? "ol" : "ul", { dir: "auto" }, ...items);
   if (token.ordered && token.start > 1) made.start = token.start;
   return made;
 }
@@ -72,7 +73,7 @@ function table({ header, rows, align }) {
     element("tr", {}, ...cells.map((cell, index) => element(name, { className: align[index] || "" }, ...inline(cell.tokens))));
   const head = element("thead", {}, row(header, "th"));
   const made = element("table", {}, head, element("tbody", {}, ...rows.map((cells) => row(cells, "td"))));
-  return element("div", { className: "table", tabIndex: 0 }, made);
+  return element("div", { className: "table", tabIndex: 0, dir: "auto" }, made);
 }
 
 function block(token) {
@@ -81,7 +82,7 @@ function block(token) {
     case "def":
       return [];
     case "heading":
-      return [element(token.level ? `h${token.level}` : "p", { className: `heading size${token.depth}` }, ...inline(token.tokens))];
+      return [element(token.level ? `h${token.level}` : "p", { className: `heading size${token.depth}`, dir: "auto" }, ...inline(token.tokens))];
     case "code":
       return [code(token)];
     case "list":
@@ -89,20 +90,22 @@ function block(token) {
     case "table":
       return [table(token)];
     case "blockquote":
-      return [element("blockquote", {}, ...token.tokens.flatMap(block))];
+      return [element("blockquote", { dir: "auto" }, ...token.tokens.flatMap(block))];
     case "hr":
       return [element("hr")];
     case "html":
-      return [element("p", { textContent: token.raw.trim() })];
+      return [element("p", { dir: "auto", textContent: token.raw.trim() })];
     default:
-      return [element("p", {}, ...inline(token.tokens ?? [token]))];
+      return [element("p", { dir: "auto" }, ...inline(token.tokens ?? [token]))];
   }
 }
 
 // Keeps an element showing a text that grows: blocks that have not changed stay, with what is selected in them.
 export class Markdown {
-  constructor(place) {
+  // shown: called after each change.
+  constructor(place, shown = () => {}) {
     this.place = place;
+    this.changed = shown;
     this.text = "";
     this.shown = [];
     this.took = 0; // ms, the last time
@@ -123,9 +126,10 @@ export class Markdown {
       this.blocks();
     } catch {
       this.shown = []; // too long, or nested too deep to be read
-      this.place.replaceChildren(element("p", { className: "plain", textContent: this.text }));
+      this.place.replaceChildren(element("p", { className: "plain", dir: "auto", textContent: this.text }));
     }
     this.took = performance.now() - begun;
+    this.changed();
   }
 
   blocks() {

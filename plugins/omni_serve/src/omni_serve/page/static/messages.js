@@ -20,6 +20,13 @@ export class Messages {
     this.place = place;
     this.on = on;
     this.empty = $("empty");
+    this.follows = true; // what is added at the end
+    let top = 0;
+    place.addEventListener("scroll", () => {
+      if (this.below < 120) this.follows = true;
+      else if (place.scrollTop < top) this.follows = false;
+      top = place.scrollTop;
+    });
     this.sound = new Audio();
     for (const each of ["ended", "pause"]) this.sound.addEventListener(each, () => this.played());
   }
@@ -52,7 +59,7 @@ export class Messages {
   user(turn) {
     const shown = ({ kind, blob, name }) => preview(kind, blob, name);
     const media = turn.spoken && turn.text ? [] : (turn.media ?? []).map(shown);
-    const words = element("p", { className: "said", textContent: turn.text });
+    const words = element("p", { className: "said", dir: "auto", textContent: turn.text });
     const guess = element("span", { className: "guess" });
     const message = this.add(turn, "You", ...media, words);
     const end = () => {
@@ -93,7 +100,7 @@ export class Messages {
     const note = element("div", { className: "note" });
     const figure = element("figure", { hidden: true });
     const message = this.add(turn, "Answer", words, figure, note);
-    const markdown = new Markdown(words);
+    const markdown = new Markdown(words, () => this.scroll());
     let thoughts = null;
     const view = {
       message,
@@ -102,11 +109,10 @@ export class Messages {
       text: (piece) => {
         turn.text += piece;
         markdown.add(piece);
-        this.scroll();
       },
       think: (piece) => {
         if (!thoughts) {
-          thoughts = element("p");
+          thoughts = element("p", { dir: "auto" });
           words.before(element("details", { className: "thoughts" }, element("summary", { textContent: "Thoughts" }), thoughts));
         }
         turn.thoughts = (turn.thoughts ?? "") + piece;
@@ -226,10 +232,16 @@ export class Messages {
     return element("ol", { className: "timed" }, ...rows);
   }
 
-  // Keeps the end in sight, unless the reader has scrolled up.
+  // Pixels out of sight below.
+  get below() {
+    const { scrollHeight, scrollTop, clientHeight } = this.place;
+    return scrollHeight - scrollTop - clientHeight;
+  }
+
+  // Keeps the end in sight, however much comes at once, unless the reader has scrolled up.
   scroll(always = false) {
-    const { place } = this;
-    if (always || place.scrollHeight - place.scrollTop - place.clientHeight < 120) place.scrollTop = place.scrollHeight;
+    this.follows ||= always;
+    if (this.follows) this.place.scrollTop = this.place.scrollHeight;
   }
 }
 

@@ -16,16 +16,13 @@ class Player extends AudioWorkletProcessor {
 
   take(message) {
     if (message.samples) this.write(message.samples);
-    if (message.begin) {
-      this.ended = false;
-      this.played = this.underruns = 0;
-    }
     if (message.end) this.ended = true;
-    if (message.clear) {
+    if (message.clear || message.begin) {
       this.count = 0;
       this.playing = false;
-      this.ended = true;
+      this.ended = !message.begin;
     }
+    if (message.begin) this.played = this.underruns = 0;
     this.report();
   }
 

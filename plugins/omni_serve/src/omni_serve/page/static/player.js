@@ -30,7 +30,6 @@ export class Player {
   begin() {
     this.before += this.status.underruns;
     this.status = { ...this.status, played: 0, underruns: 0, done: false };
-    this.node.port.postMessage({ clear: true });
     this.node.port.postMessage({ begin: true });
   }
 

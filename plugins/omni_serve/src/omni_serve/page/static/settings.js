@@ -66,7 +66,7 @@ export class Settings {
       input = element("select", {}, ...(name === "voice" ? [] : [new Option("automatic", "")]), ...offered.map((each) => new Option(each)));
       input.value = value ?? input.options[0].value;
       if (input.selectedIndex < 0) input.selectedIndex = 0;
-    } else if (type === "text") input = element("textarea", { rows: 3, value: value ?? "" });
+    } else if (type === "text") input = element("textarea", { rows: 3, dir: "auto", value: value ?? "" });
     else {
       input = element("input", { type: type === "string" ? "text" : "number", value: value ?? "", placeholder: bounds.default ?? "" });
       if (bounds.minimum !== undefined) input.min = bounds.minimum;

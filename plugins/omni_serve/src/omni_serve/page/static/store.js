@@ -1,4 +1,5 @@
 // Keeps conversations in the browser's database: the newest, up to a number and a size. Where there is none, in this tab.
+// Tabs tell each other what they have changed.
 
 const MOST = 60; // conversations
 const BYTES = 200e6; // of sound and pictures in all of them
@@ -15,15 +16,27 @@ function bytesIn(chat) {
   return blobs.reduce((sum, each) => sum + (each?.size ?? 0), 0) + 2 * chat.turns.reduce((sum, turn) => sum + turn.text.length, 0);
 }
 
+function newest(chats) {
+  return chats.sort((a, b) => b.changed - a.changed);
+}
+
 export class Store {
   chats = []; // the newest first
+  tabs = new BroadcastChannel("omni-chats"); // ids of conversations
+
+  // busy: returns true of a conversation that is answered in this tab. elsewhere: called with the id of one that another tab has changed, and
+  // what it is now, or undefined.
+  constructor(busy = () => false, elsewhere = () => {}) {
+    Object.assign(this, { busy, elsewhere });
+    this.tabs.onmessage = ({ data }) => this.take(data);
+  }
 
   async open() {
     try {
       const request = indexedDB.open("omni", 1);
       request.onupgradeneeded = () => request.result.createObjectStore("chats", { keyPath: "id" });
       this.database = await asked(request);
-      this.chats = (await asked(this.objects("readonly").getAll())).sort((a, b) => b.changed - a.changed);
+      this.chats = newest(await asked(this.objects("readonly").getAll()));
     } catch {
       this.database = null;
     }
@@ -51,6 +64,7 @@ export class Store {
     if (!this.chats.includes(chat)) return;
     try {
       if (this.database) await asked(this.objects("readwrite").put(chat));
+      this.tabs.postMessage(chat.id);
     } catch {
       this.database = null; // full: the conversations go on in this tab
     }
@@ -59,6 +73,14 @@ export class Store {
   async remove(chat) {
     this.chats = this.chats.filter((each) => each !== chat);
     if (this.database) await asked(this.objects("readwrite").delete(chat.id));
+    this.tabs.postMessage(chat.id);
+  }
+
+  async take(id) {
+    if (!this.database || this.chats.some((each) => each.id === id && this.busy(each))) return;
+    const now = await asked(this.objects("readonly").get(id));
+    this.chats = newest([...(now ? [now] : []), ...this.chats.filter((each) => each.id !== id)]);
+    this.elsewhere(id, now);
   }
 }
 
