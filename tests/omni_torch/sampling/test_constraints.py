@@ -56,6 +56,30 @@ def test_random_draws_write_what_matches(seed: int) -> None:
     assert json.loads(written(begin(json_schema=loose), seed))["name"] == "x"
 
 
+@pytest.mark.parametrize("text", ["<end>", "a<end>b"])
+def test_a_text_that_spells_the_token_of_the_end_is_written_to_its_end(text: str) -> None:
+    """Where nothing else may follow, it is spelled by ordinary tokens."""
+    assert written(begin(choice=[text]), 0) == text
+    assert written(begin(regex=f"{text}/1"), 0) == f"{text}/1"
+    assert json.loads(written(begin(json_schema={"schema": {"const": text}}), 0)) == text
+
+
+@pytest.mark.parametrize(
+    ("structured", "words"),
+    [
+        ({"regex": "(a"}, r"structured: invalid regex .* unclosed group"),
+        ({"regex": r"[^\s\S]"}, "structured: no text matches"),
+        ({"json_schema": {"schema": {"$ref": "#"}}}, "structured: no text matches"),
+        ({"json_schema": {"schema": {"maxLength": 10**12, "type": "string"}}}, "parse error: decimal literal invalid"),
+        ({"json_schema": {"schema": {"type": "strin"}}}, "structured: Invalid type: strin"),
+    ],
+)
+def test_an_error_says_what_is_wrong_in_a_line(structured: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        begin(**structured)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_constraint_is_a_function_of_the_ids_whatever_was_asked_before() -> None:
     """A step that failed is computed again from fewer ids; what was computed ahead is then not what follows."""
     ids = TOKENIZER.encode('{"name":"ab","true":true}').ids

@@ -39,6 +39,9 @@ WHITE = r"[ \t\r\n]{1,32}"
 _LIMITS: dict[str, Any] = {"max_lexer_states": 30_000, "verbose_errors": False}
 """Beside the library's own limits of work, which end compiling within a second and a step within tens of milliseconds."""
 
+_PLAIN = '\n%llguidance {"no_forcing": true}'
+"""Where one text alone may follow, the library would force the tokenizer's tokens of it: of ``<|im_end|>`` that which ends the answer."""
+
 _PARAMETER = structured_parameter(*STRUCTURES)
 
 
@@ -96,7 +99,7 @@ class Constraints:
         if found is None:
             found = LLMatcher(self._vocabulary, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
             if found.is_error():
-                raise InvalidRequestError(f"{where}: {_first_line(found.get_error())}")
+                raise InvalidRequestError(f"{where}: {_reason(found.get_error())}")
             self._kept[grammar] = found
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -186,14 +189,14 @@ class TextConstraint:
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
             self._forget()  # copies share what they have read, which may be what is over a bound
-            raise InvalidRequestError(f"{self._where}: {_first_line(matcher.get_error())}")
+            raise InvalidRequestError(f"{self._where}: {_reason(matcher.get_error())}")
         return torch.from_numpy(np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_))
 
 
 def _grammar_of(structured: Mapping[str, Any], where: str) -> str:
     """Return what llguidance compiles. Raises InvalidRequestError: it is malformed, or too large."""
     try:
-        from llguidance import LLMatcher
+        import llguidance  # noqa: F401
     except ImportError:
         problem = "needs llguidance where this stage runs: pip install 'omni-torch[structured]'"
         raise InvalidRequestError(f"{where}: {problem}") from None
@@ -210,25 +213,38 @@ def _grammar_of(structured: Mapping[str, Any], where: str) -> str:
             raise InvalidRequestError(f"{where}: must be a list of texts")
         if len(value) > MOST_CHOICES:
             raise InvalidRequestError(f"{where}: {len(value)} are over the limit of {MOST_CHOICES}")
-        return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, value))))
+        return _of_regex("|".join(map(re.escape, value)))
     if kind in ("regex", "grammar"):
         if not isinstance(value, str):
             raise InvalidRequestError(f"{where}: must be a text")
-        return str((LLMatcher.grammar_from_regex if kind == "regex" else LLMatcher.grammar_from_lark)(value))
+        return _of_regex(value) if kind == "regex" else value
     schema: Any = {"type": "object"}
     strict = True
     if kind == "json_schema":
         if not isinstance(value, dict) or not isinstance(value.get("schema"), dict):
             raise InvalidRequestError(f"{where}: must be a mapping with schema, a JSON schema")
         schema, strict = value["schema"], value.get("strict", True) is not False
+    options = {"whitespace_pattern": WHITE, "lenient": not strict}
     try:
-        text = json.dumps(schema, allow_nan=False)
-        return str(
-            LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITE, "lenient": not strict})
-        )
+        return f"start: %json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}{_PLAIN}"
     except ValueError as error:
-        raise InvalidRequestError(f"{where}: {_first_line(str(error))}") from None
+        raise InvalidRequestError(f"{where}: {error}") from None
 
 
-def _first_line(error: str) -> str:
-    return error.strip().split("\n", 1)[0][:300]
+def _of_regex(regex: str) -> str:
+    from llguidance import LLMatcher
+
+    [found] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"]
+    return str(found["lark_grammar"]) + _PLAIN
+
+
+def _reason(error: str) -> str:
+    """Return what an error of the library says, in a line: without its place in what was made here."""
+    lines = error.strip().split("\n")
+    first = lines[0].removeprefix("at 1(8): ").removeprefix("failed to compile JSON schema: ")
+    if first == "NoExtensionBias":
+        return "no text matches"
+    more = (
+        next((each for each in lines if each.startswith("error: ")), None) if first.endswith("parse error:") else None
+    )
+    return f"{first[:200]} {more[7:]}" if more else first[:300]
