@@ -56,6 +56,34 @@ def test_random_draws_write_what_matches(seed: int) -> None:
     assert json.loads(written(begin(json_schema=loose), seed))["name"] == "x"
 
 
+def test_on_several_ranks_no_bound_depends_on_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank may compute them in another order: a request that fails on one alone would leave the others waiting."""
+    monkeypatch.setitem(constraints._LIMITS, "max_lexer_states", 300)
+    texts = [[chance.choice("ab") for _ in range(200)] for chance in map(random.Random, range(3))]
+
+    def constraints_of() -> Constraints:
+        return Constraints(lambda: TOKENIZER, VOCABULARY, [END], ranks=2)
+
+    def begun(by: Constraints) -> TextConstraint:
+        found = by.begin({"regex": "([ab]*a[ab]{200}){3}"}, "params.writer")
+        assert found is not None
+        return found
+
+    def fails_at(constraint: TextConstraint, text: list[str]) -> int:
+        ids = [TOKENIZER.token_to_id(each) for each in text]
+        for count in range(len(ids)):
+            try:
+                constraint.allowed(ids[:count])
+            except InvalidRequestError:
+                return count
+        return len(ids)
+
+    alone = [fails_at(begun(constraints_of()), each) for each in texts]
+    assert max(alone) < 200
+    together = constraints_of()
+    assert [fails_at(each, text) for each, text in zip([begun(together) for _ in texts], texts, strict=True)] == alone
+
+
 @pytest.mark.parametrize("text", ["<end>", "a<end>b"])
 def test_a_text_that_spells_the_token_of_the_end_is_written_to_its_end(text: str) -> None:
     """Where nothing else may follow, it is spelled by ordinary tokens."""

@@ -62,10 +62,15 @@ class Constraints:
         tokenizer: returns that of the stage's texts, at the first request that needs it.
         vocab_size: ids that the model's logits have.
         stop_ids: ids that end a text. They may follow where it is complete.
+        ranks: that compute each step together. What is over a bound must be so on all of them: those of several compile a grammar
+            for each request, because copies count together what they have read, in whatever order threads compute them.
     """
 
-    def __init__(self, tokenizer: Callable[[], Tokenizer], vocab_size: int, stop_ids: Iterable[int]) -> None:
+    def __init__(
+        self, tokenizer: Callable[[], Tokenizer], vocab_size: int, stop_ids: Iterable[int], ranks: int = 1
+    ) -> None:
         self._tokenizer, self._vocab_size, self._stop_ids = tokenizer, vocab_size, sorted(stop_ids)
+        self._most_kept = KEPT if ranks == 1 else 0
         self._vocabulary: Any = None
         self._kept: OrderedDict[str, Any] = OrderedDict()
 
@@ -101,9 +106,10 @@ class Constraints:
             if found.is_error():
                 raise InvalidRequestError(f"{where}: {_reason(found.get_error())}")
             self._kept[grammar] = found
-            if len(self._kept) > KEPT:
+            if len(self._kept) > self._most_kept:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(grammar)
+        if self._most_kept:
+            self._kept.move_to_end(grammar)
         return found.deep_copy(), self._vocabulary, partial(self._kept.pop, grammar, None)
 
 
