@@ -56,13 +56,14 @@ def test_random_draws_write_what_matches(seed: int) -> None:
     assert json.loads(written(begin(json_schema=loose), seed))["name"] == "x"
 
 
-def test_on_several_ranks_no_bound_depends_on_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank may compute them in another order: a request that fails on one alone would leave the others waiting."""
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_bound_depends_on_other_requests(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that fails on one of several ranks would leave the others waiting."""
     monkeypatch.setitem(constraints._LIMITS, "max_lexer_states", 300)
-    texts = [[chance.choice("ab") for _ in range(200)] for chance in map(random.Random, range(3))]
+    texts = [[chance.choice("ab") for _ in range(600)] for chance in map(random.Random, range(3))]
 
     def constraints_of() -> Constraints:
-        return Constraints(lambda: TOKENIZER, VOCABULARY, [END], ranks=2)
+        return Constraints(lambda: TOKENIZER, VOCABULARY, [END], ranks)
 
     def begun(by: Constraints) -> TextConstraint:
         found = by.begin({"regex": "([ab]*a[ab]{200}){3}"}, "params.writer")
@@ -79,9 +80,11 @@ def test_on_several_ranks_no_bound_depends_on_other_requests(monkeypatch: pytest
         return len(ids)
 
     alone = [fails_at(begun(constraints_of()), each) for each in texts]
-    assert max(alone) < 200
+    assert max(alone) < 600
     together = constraints_of()
-    assert [fails_at(each, text) for each, text in zip([begun(together) for _ in texts], texts, strict=True)] == alone
+    found = [fails_at(each, text) for each, text in zip([begun(together) for _ in texts], texts, strict=True)]
+    assert min(found) > 140, "each has all states of the library for itself"
+    assert ranks == 1 or found == alone
 
 
 @pytest.mark.parametrize("text", ["<end>", "a<end>b"])

@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,8 +90,8 @@ class Constraints:
         made = _compiler().submit(self._compiled, structured, where)
         return TextConstraint(made, where, begun, self._vocab_size, held=held)
 
-    def _compiled(self, structured: Any, where: str) -> tuple[Any, Any, Callable[[], None]]:
-        """Return a matcher, the vocabulary, and what forgets the grammar. In the compiler's thread."""
+    def _compiled(self, structured: Any, where: str) -> tuple[Any, Any, Callable[[], Any]]:
+        """Return a matcher, the vocabulary, and what makes one that has read nothing and forgets the grammar. In the compiler's thread."""
         grammar = _grammar_of(_PARAMETER.check(structured, where), where)
         if not self._stop_ids:
             raise InvalidRequestError(f"{where}: this model has no token that ends a text")
@@ -100,24 +100,25 @@ class Constraints:
         if self._vocabulary is None:
             text = self._tokenizer().to_str()
             self._vocabulary = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._stop_ids)
-        found = self._kept.get(grammar)
-        if found is None:
-            found = LLMatcher(self._vocabulary, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
-            if found.is_error():
-                raise InvalidRequestError(f"{where}: {_reason(found.get_error())}")
-            self._kept[grammar] = found
-            if len(self._kept) > self._most_kept:
-                self._kept.popitem(last=False)
-        if self._most_kept:
-            self._kept.move_to_end(grammar)
-        return found.deep_copy(), self._vocabulary, partial(self._kept.pop, grammar, None)
+
+        def anew() -> Any:
+            self._kept.pop(grammar, None)
+            return LLMatcher(self._vocabulary, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
+
+        found = self._kept.pop(grammar, None) or anew()  # other threads may forget it at any time
+        if found.is_error():
+            raise InvalidRequestError(f"{where}: {_reason(found.get_error())}")
+        self._kept[grammar] = found
+        if len(self._kept) > self._most_kept:
+            self._kept.popitem(last=False)
+        return found.deep_copy(), self._vocabulary, anew
 
 
 class TextConstraint:
     """The constraint of one request; see :class:`omni_core.api.Constraint`.
 
     Args:
-        made: gives the matcher, the vocabulary and what forgets the grammar, or the error of the request.
+        made: gives the matcher, the vocabulary and what makes another matcher, or the error of the request.
         begun: consumed before the first id.
         held: all ids are allowed until :meth:`begin_at`, such as those of thoughts.
     """
@@ -127,7 +128,8 @@ class TextConstraint:
     ) -> None:
         self._where, self._vocab_size = where, vocab_size
         self._matcher: Any = None
-        self._forget: Callable[[], Any] = lambda: None
+        self._anew: Callable[[], Any] | None = None
+        self._begun: list[int] = []
         self._begin: int | None = None if held else 0
         self._consumed: list[int] = []
         self._ahead: tuple[list[int], Future[torch.Tensor]] = [], _compiler().submit(self._first, made, begun)
@@ -174,8 +176,9 @@ class TextConstraint:
         return self._following(ids, ahead)  # a step that failed is computed again, from fewer ids
 
     def _first(self, made: Future[tuple[Any, ...]], begun: str) -> torch.Tensor:
-        self._matcher, vocabulary, self._forget = made.result()
-        if begun and not self._matcher.consume_tokens(vocabulary.tokenize_str(begun)):
+        self._matcher, vocabulary, self._anew = made.result()
+        self._begun = vocabulary.tokenize_str(begun) if begun else []
+        if begun and not self._matcher.consume_tokens(self._begun):
             raise InvalidRequestError(f"{self._where}: the text begins with {begun!r}, which is not allowed")
         return self._following([])
 
@@ -193,8 +196,13 @@ class TextConstraint:
                 matcher.consume_token(token)
                 consumed.append(token)
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error() and self._anew is not None:
+            # Copies count together what they have read: by itself this one may be within the bounds.
+            self._matcher = matcher = self._anew()
+            self._anew = None
+            matcher.consume_tokens([*self._begun, *consumed])
+            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
-            self._forget()  # copies share what they have read, which may be what is over a bound
             raise InvalidRequestError(f"{self._where}: {_reason(matcher.get_error())}")
         return torch.from_numpy(np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_))
 
