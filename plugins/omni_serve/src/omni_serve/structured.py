@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from omni_core.api import STRUCTURED, Interface, shown
 from omni_serve.errors import invalid
 from omni_serve.ignored import check_fields
@@ -27,6 +29,9 @@ _KINDS = {
 _GUIDED = {f"guided_{name}": name for name in _KINDS}
 
 _ANY_OBJECT = {"type": "object"}
+
+_SCHEMA = TypeAdapter(dict[str, Any])
+"""Reads a schema that is a text as deep as a body may be, and no deeper."""
 
 _WHITE = "[ \\t\\r\\n]{1,32}"
 
@@ -109,8 +114,8 @@ def _value(kind: str, value: Any, field: str) -> Any:
         return value
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = _SCHEMA.validate_json(value)
+        except ValidationError:
             raise invalid(f"{field}: is no JSON schema", field, "invalid_value") from None
     return {"schema": value}
 
