@@ -207,8 +207,9 @@ add("attacks", "Attacks on `omni serve demo`, beside a tenant whose requests mus
 add("faults", "The table of faults: what becomes of good requests beside harm of every kind.",
     "core torch relay-shm", ("psutil",), "tests/faults/table/run.py")
 add("released", "Released weights that come inside packages of the index, beside transformers, llama.cpp and faster-whisper.",
-    "core media transformers kokoro[onnx] relay-shm kernels-cpu", (*PYTEST, "gguf", "espeakng-loader", "faster-whisper==1.2.1",
-    "xllamacpp==2026.10.11549"), "tests/released", "-s", "--timeout", "3000", OMNI_RELEASED=str(ROOT / ".nox/.cache/released"))
+    "core media transformers kokoro[onnx] relay-shm kernels-cpu serve assistant",
+    (*PYTEST, "gguf", "espeakng-loader", "openai", "faster-whisper==1.2.1", "xllamacpp==2026.10.11549"),
+    "tests/released", "-s", "--timeout", "3000", OMNI_RELEASED=str(ROOT / ".nox/.cache/released"))
 add("worlds", "10,000 schedules of the simulated world.", "core torch testing", PYTEST, "-m", "omni_testing.world", "0", "10000")
 # fmt: on
 

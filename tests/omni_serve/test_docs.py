@@ -95,7 +95,7 @@ def test_the_curl_lines_work(demo: str, tmp_path: Path) -> None:
     assert outputs[1].endswith("data: [DONE]\n\n")
     with av.open(str(tmp_path / "hello.mp3")) as file:
         assert sum(frame.samples for frame in file.decode(audio=0)) > 10_000
-    [shown] = re.findall(r'^# \{"text":"(.*)", \.\.\.', "".join(SCRIPTS), re.MULTILINE)
+    [shown] = re.findall(r'^# .*\{"text":"(.*)", \.\.\.', "".join(SCRIPTS), re.MULTILINE)
     assert json.loads(outputs[3])["text"] == shown
     assert "omni_audio_ttfa_seconds_count" in outputs[-1]
     assert json.loads(outputs[-2]) == {"status": "ready"}

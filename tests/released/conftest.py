@@ -1,4 +1,4 @@
-"""Tests of released weights run in `nox -s released` alone: they download 160 MB, and take minutes."""
+"""Tests of released weights run in `nox -s released` alone: they download 390 MB, and take minutes."""
 
 from __future__ import annotations
 

