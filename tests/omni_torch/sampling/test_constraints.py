@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from constrained import END, TOKENIZER, VOCABULARY, begin, written
+from constrained import END, TOKENIZER, VOCABULARY, begin, bytewise, written
 from jsonschema import Draft202012Validator
 
 from omni_core.api import (
@@ -166,6 +166,11 @@ def test_the_bytes_of_tokens_go_with_their_text() -> None:
     assert b"".join(each.data for each in found).decode() == text
     assert [each.text for each in found][:2] == ["a", "\ufffd"]
     assert found[0].top[0].token_id == 5
+    more = bytewise()
+    more.add_tokens(["é¡ x"])  # added tokens are in the vocabulary as they are
+    told = TokenLogprobs(more)
+    told.add([(more.token_to_id("é¡ x"), -1.0)], begin=0)
+    assert told.until(1)[0].data.decode() == "é¡ x"
 
 
 @pytest.mark.parametrize(
