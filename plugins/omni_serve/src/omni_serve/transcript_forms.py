@@ -99,7 +99,7 @@ def subtitles(segments: Iterable[Segment], form: str) -> str:
         return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"
 
     def written(text: str) -> str:
-        """Without what would end a cue: an empty line, an arrow."""
+        """Return a text without what would end a cue: an empty line, an arrow."""
         lines = "\n".join(line for each in text.splitlines() if (line := each.strip()))
         return lines.replace("-->", "->") if form == "srt" else html.escape(lines, quote=False)
 

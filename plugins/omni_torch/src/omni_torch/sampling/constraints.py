@@ -40,7 +40,7 @@ _LIMITS: dict[str, Any] = {"max_lexer_states": 30_000, "verbose_errors": False}
 """Beside the library's own limits of work, which end compiling within a second and a step within tens of milliseconds."""
 
 _PLAIN = '\n%llguidance {"no_forcing": true}'
-"""Where one text alone may follow, the library would force the tokenizer's tokens of it: of ``<|im_end|>`` that which ends the answer."""
+"""An option of grammars: the library would force the tokenizer's tokens of what alone may follow, of ``<|im_end|>`` that of the end."""
 
 _PARAMETER = structured_parameter(*STRUCTURES)
 
