@@ -89,7 +89,7 @@ def test_no_bound_depends_on_other_requests(ranks: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("text", ["<end>", "a<end>b"])
 def test_a_text_that_spells_the_token_of_the_end_is_written_to_its_end(text: str) -> None:
-    """Where nothing else may follow, it is spelled by ordinary tokens."""
+    """Its spelling is by ordinary tokens, where nothing else may follow."""
     assert written(begin(choice=[text]), 0) == text
     assert written(begin(regex=f"{text}/1"), 0) == f"{text}/1"
     assert json.loads(written(begin(json_schema={"schema": {"const": text}}), 0)) == text
