@@ -153,6 +153,16 @@ async def test_large_json_is_read_in_a_thread() -> None:
     assert threads == [True, False]
 
 
+@pytest.mark.parametrize("begin", [b"[", b'{"[[":'])
+def test_json_is_not_deeper_than_a_request_may_be_on_its_way(begin: bytes) -> None:
+    end = b"]" if begin == b"[" else b"}"
+    most = begin * json_input.DEPTH + b"1" + end * json_input.DEPTH
+    check_values(b"[%b,%b]" % (most[len(begin) : -1], b"[]," * 100 + b"1"), 10**4, 10**6)
+    with pytest.raises(ApiError, match="nested too deeply") as caught:
+        check_values(b"[%b]" % most, 10**4, 10**6)
+    assert caught.value.status == 400
+
+
 def test_texts_beside_the_media_are_bounded() -> None:
     long = "x" * 1000
     check_texts({"messages": [{"content": long}], "a": "x"}, ["messages"], 100)

@@ -15,7 +15,7 @@ from recogniser import INTERFACE, recogniser, recording
 
 from omni_core import open_async
 from omni_core.interface import TEXT
-from omni_core.protocol.outputs import TextResult, Transcript, TranscriptChunk
+from omni_core.protocol.outputs import Segment, TextResult, Transcript, TranscriptChunk
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
 from omni_serve.auth import ANYONE
@@ -24,6 +24,7 @@ from omni_serve.errors import ApiError
 from omni_serve.realtime.actions import Transcribe
 from omni_serve.realtime.pipeline import Turns, offer_of
 from omni_serve.recognition import has_recogniser, writes_down
+from omni_serve.transcript_forms import subtitles
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -85,6 +86,22 @@ async def test_segments_are_subtitles(client: openai.AsyncOpenAI) -> None:
     assert await client.audio.transcriptions.create(**asked, response_format="vtt") == (
         "WEBVTT\n\n00:00:00.000 --> 00:00:00.300\none two three\n\n00:00:00.300 --> 00:00:00.400\nfour\n"
     )
+
+
+async def test_no_text_of_a_segment_ends_its_subtitle() -> None:
+    odd = [Segment("a --> b\n\n<i> & c\r\n ", 0, 1), Segment(" \n", 1, 2), Segment("d", 3600, 3601)]
+    assert subtitles(odd, "srt") == (
+        "1\n00:00:00,000 --> 00:00:01,000\na -> b\n<i> & c\n\n2\n01:00:00,000 --> 01:00:01,000\nd\n"
+    )
+    assert subtitles(odd, "vtt") == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\na --&gt; b\n&lt;i&gt; &amp; c\n\n01:00:00.000 --> 01:00:01.000\nd\n"
+    )
+
+
+async def test_silence_has_no_segments_and_no_words(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "count", "file": ("a.wav", recording(0.05)), "response_format": "verbose_json"}
+    answer = await client.audio.transcriptions.create(**asked, timestamp_granularities=["word", "segment"])
+    assert (answer.text, answer.segments, answer.words) == ("", [], [])
 
 
 @pytest.mark.parametrize(

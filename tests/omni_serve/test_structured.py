@@ -57,6 +57,8 @@ def test_fields_of_openai_and_vllm_are_one_parameter(given: dict[str, Any], expe
         (ALL, {"response_format": {"type": "json_schema"}}, "response_format.json_schema", "must be"),
         (ALL, {"structured_outputs": ["a"]}, "structured_outputs", "a mapping"),
         (ALL, {"structured_outputs": {"json": "{"}}, "structured_outputs", "no JSON schema"),
+        (ALL, {"guided_json": '{"a":' * 57 + "1" + "}" * 57}, "guided_json", "no JSON schema"),
+        (ALL, {"guided_json": "7"}, "guided_json", "no JSON schema"),
         (ALL, {"structured_outputs": {"regx": "a"}}, "structured_outputs.regx", "did you mean 'regex'"),
         (ALL, {"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "give one"),
         (ALL, {"guided_regex": "a", "structured": {"regex": "b"}}, "guided_regex", "given twice"),

@@ -78,7 +78,9 @@ class ThinkerRunner(ARModelRunner):
         self.kept_width = model.hidden_size if speech_enabled else 0  # a talker reads hidden states of the prompt
         self.max_context = config.thinker.max_positions
         self.output_seconds = FRAME_SECONDS if speech_enabled else None
-        self._constraints = Constraints(lambda: tokenizer_of(config.folder), model.vocab_size, [config.im_end])
+        self._constraints = Constraints(
+            lambda: tokenizer_of(config.folder), model.vocab_size, [config.im_end], parallel.size
+        )
 
     @classmethod
     def from_checkpoint(

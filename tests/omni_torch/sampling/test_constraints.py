@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from constrained import END, TOKENIZER, VOCABULARY, begin, written
+from constrained import END, TOKENIZER, VOCABULARY, begin, bytewise, written
 from jsonschema import Draft202012Validator
 
 from omni_core.api import (
@@ -54,6 +54,61 @@ def test_random_draws_write_what_matches(seed: int) -> None:
         "strict": False,
     }
     assert json.loads(written(begin(json_schema=loose), seed))["name"] == "x"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_bound_depends_on_other_requests(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that fails on one of several ranks would leave the others waiting."""
+    monkeypatch.setitem(constraints._LIMITS, "max_lexer_states", 300)
+    texts = [[chance.choice("ab") for _ in range(600)] for chance in map(random.Random, range(3))]
+
+    def constraints_of() -> Constraints:
+        return Constraints(lambda: TOKENIZER, VOCABULARY, [END], ranks)
+
+    def begun(by: Constraints) -> TextConstraint:
+        found = by.begin({"regex": "([ab]*a[ab]{200}){3}"}, "params.writer")
+        assert found is not None
+        return found
+
+    def fails_at(constraint: TextConstraint, text: list[str]) -> int:
+        ids = [TOKENIZER.token_to_id(each) for each in text]
+        for count in range(len(ids)):
+            try:
+                constraint.allowed(ids[:count])
+            except InvalidRequestError:
+                return count
+        return len(ids)
+
+    alone = [fails_at(begun(constraints_of()), each) for each in texts]
+    assert max(alone) < 600
+    together = constraints_of()
+    found = [fails_at(each, text) for each, text in zip([begun(together) for _ in texts], texts, strict=True)]
+    assert min(found) > 140, "each has all states of the library for itself"
+    assert ranks == 1 or found == alone
+
+
+@pytest.mark.parametrize("text", ["<end>", "a<end>b"])
+def test_a_text_that_spells_the_token_of_the_end_is_written_to_its_end(text: str) -> None:
+    """Its spelling is by ordinary tokens, where nothing else may follow."""
+    assert written(begin(choice=[text]), 0) == text
+    assert written(begin(regex=f"{text}/1"), 0) == f"{text}/1"
+    assert json.loads(written(begin(json_schema={"schema": {"const": text}}), 0)) == text
+
+
+@pytest.mark.parametrize(
+    ("structured", "words"),
+    [
+        ({"regex": "(a"}, r"structured: invalid regex .* unclosed group"),
+        ({"regex": r"[^\s\S]"}, "structured: no text matches"),
+        ({"json_schema": {"schema": {"$ref": "#"}}}, "structured: no text matches"),
+        ({"json_schema": {"schema": {"maxLength": 10**12, "type": "string"}}}, "parse error: decimal literal invalid"),
+        ({"json_schema": {"schema": {"type": "strin"}}}, "structured: Invalid type: strin"),
+    ],
+)
+def test_an_error_says_what_is_wrong_in_a_line(structured: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        begin(**structured)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_constraint_is_a_function_of_the_ids_whatever_was_asked_before() -> None:
@@ -111,6 +166,11 @@ def test_the_bytes_of_tokens_go_with_their_text() -> None:
     assert b"".join(each.data for each in found).decode() == text
     assert [each.text for each in found][:2] == ["a", "\ufffd"]
     assert found[0].top[0].token_id == 5
+    more = bytewise()
+    more.add_tokens(["é¡ x"])  # added tokens are in the vocabulary as they are
+    told = TokenLogprobs(more)
+    told.add([(more.token_to_id("é¡ x"), -1.0)], begin=0)
+    assert told.until(1)[0].data.decode() == "é¡ x"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class ThinkerRunner(ARModelRunner):
         self.kept_width = model.hidden_size if self._speech_enabled else 0  # a talker reads hidden states of the prompt
         self.max_context = config.thinker.max_positions
         self.output_seconds = CODE_SECONDS if self._speech_enabled else None
-        self._constraints = Constraints(lambda: tokenizer_of(folder), model.vocab_size, self._end)
+        self._constraints = Constraints(lambda: tokenizer_of(folder), model.vocab_size, self._end, parallel.size)
 
     @classmethod
     def from_checkpoint(

@@ -33,6 +33,11 @@ VALUE_BYTES = 32
 KEY_CHARACTERS = 1000
 """The longest key of an object: keys are names, which messages tell and which are looked for among others."""
 
+DEPTH = 56
+"""Objects and lists in each other. A request on its way between processes has a few more around it, and 64 at most."""
+
+_NO_BRACKETS = bytes({*range(256)} - {*b"[]{}"})
+
 _THREADS = ThreadPoolExecutor(2, "json")  # not the loop's own, where media of others may take long
 
 _ESCAPES_OF_CHARACTER, _BYTES_OF_CHARACTER = 2, 12
@@ -75,8 +80,8 @@ def _read(
     return parsed
 
 
-def check_values(data: bytes | bytearray, most: int, characters: int) -> None:
-    """Refuse JSON with more than ``most`` values, with ``NaN``, or with long texts of other letters, without parsing it.
+def check_values(data: bytes | bytearray, most: float, characters: float) -> None:
+    """Refuse JSON with more than ``most`` values, deep JSON, with ``NaN``, or with long texts of other letters, without parsing it.
 
     The count is right up to the first error of syntax, where a parser stops.
 
@@ -88,7 +93,7 @@ def check_values(data: bytes | bytearray, most: int, characters: int) -> None:
     """
     inside = is_wide = False  # in a string; it has letters outside ASCII, so that all of it takes more memory
     strings = values = size = escapes = length = at = 0
-    last = b""
+    last = brackets = b""
     while at < len(data):
         piece = bytes(data[at : at + PIECE_BYTES])
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape is not cut in two
@@ -117,17 +122,30 @@ def check_values(data: bytes | bytearray, most: int, characters: int) -> None:
         size += len(outside.translate(None, b" \t\r\n"))
         if values > most or size > VALUE_BYTES * most:
             raise _too_many(most)
+        brackets += outside.translate(None, _NO_BRACKETS)
         last += outside
         if _NO_NUMBER.search(last):
             raise invalid("The body is not valid JSON: NaN and Infinity are no numbers of JSON", code="invalid_json")
         last = last[-len(b"Infinity") :]
+    if len(brackets) > DEPTH:
+        _check_depth(brackets)
+
+
+def _check_depth(brackets: bytes) -> None:
+    depth = 0
+    for each in brackets:
+        depth += 1 if each in b"[{" else -1
+        if depth > DEPTH:
+            raise invalid(
+                f"The JSON is nested too deeply: more than {DEPTH} objects and lists in each other", code="invalid_json"
+            )
 
 
 def _is_wide(text: bytes) -> bool:
     return not text.isascii() or b"\\u" in text
 
 
-def _too_long(characters: int) -> ApiError:
+def _too_long(characters: float) -> ApiError:
     return ApiError(
         413,
         f"The texts in the JSON are over the limit of {characters} characters (text_characters).",
@@ -135,7 +153,7 @@ def _too_long(characters: int) -> ApiError:
     )
 
 
-def _too_many(most: int) -> ApiError:
+def _too_many(most: float) -> ApiError:
     return ApiError(
         413,
         f"There are more than {most} values in the JSON, or very long numbers (the limit json_values).",

@@ -39,12 +39,14 @@ def _token(token: TokenLogprob) -> dict[str, Any]:
 
 def of_completion_tokens(tokens: Sequence[TokenLogprob], begin: int) -> dict[str, Any]:
     """Return the ``logprobs`` of a choice of a completion. ``begin``: the characters of its text before them."""
-    offsets = [begin]
-    for each in tokens:
-        offsets.append(offsets[-1] + len(each.text))
+    offsets = list[int]()
+    for each in tokens:  # one that begins within a character is where that is
+        begins = [byte & 0xC0 != 0x80 for byte in each.data]
+        offsets.append(max(begin - (not begins[0] if begins else 0), 0))
+        begin += sum(begins)
     return {
         "tokens": [each.text for each in tokens],
         "token_logprobs": [each.logprob for each in tokens],
         "top_logprobs": [{likely.text: likely.logprob for likely in (*reversed(each.top), each)} for each in tokens],
-        "text_offset": offsets[:-1],
+        "text_offset": offsets,
     }

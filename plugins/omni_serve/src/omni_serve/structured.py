@@ -5,12 +5,16 @@ that must be made, in the form that pipelines declare (:mod:`omni_core.structure
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from omni_core.api import STRUCTURED, Interface, shown
-from omni_serve.errors import invalid
+from omni_serve.errors import ApiError, invalid
 from omni_serve.ignored import check_fields
+from omni_serve.json_input import check_values
 from omni_serve.tool_formats import Written
 
 FORMAT, OUTPUTS = "response_format", "structured_outputs"
@@ -27,6 +31,8 @@ _KINDS = {
 _GUIDED = {f"guided_{name}": name for name in _KINDS}
 
 _ANY_OBJECT = {"type": "object"}
+
+_SCHEMA = TypeAdapter(dict[str, Any])
 
 _WHITE = "[ \\t\\r\\n]{1,32}"
 
@@ -109,8 +115,9 @@ def _value(kind: str, value: Any, field: str) -> Any:
         return value
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            check_values(value.encode(), math.inf, math.inf)
+            value = _SCHEMA.validate_json(value)
+        except (ApiError, ValidationError):
             raise invalid(f"{field}: is no JSON schema", field, "invalid_value") from None
     return {"schema": value}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +17,13 @@ from omni_serve.usage import of_transcript
 
 
 def verbose(
-    call: Call | LongCall, times: Sequence[str], task: str, language: str, seconds: float | None
+    call: Call | LongCall, times: Sequence[str], task: str, language: str, seconds: float | None, *, timed: bool
 ) -> dict[str, Any]:
     """Return what the verbose form has beside the text: nothing that neither the pipeline nor the client has said.
 
     Args:
         times: of segments and words, those that are wanted.
+        timed: the pipeline tells times: without segments, nothing is said.
         language: that was asked for.
         seconds: of the recording, where the pipeline does not tell them.
     """
@@ -34,8 +36,9 @@ def verbose(
         "duration": duration,
         "usage": {"type": "duration", "seconds": duration},
     }
-    if found is not None and "segment" in times and found.segments:
-        answer["segments"] = [_segment(number, each) for number, each in enumerate(found.segments)]
+    segments = found.segments if found is not None else []
+    if "segment" in times and (segments or timed):
+        answer["segments"] = [_segment(number, each) for number, each in enumerate(segments)]
     if "word" in times:
         answer["words"] = [{"word": each.text, **_times(each)} for each in (found.words if found is not None else [])]
     return answer
@@ -95,7 +98,13 @@ def subtitles(segments: Iterable[Segment], form: str) -> str:
         mark = "," if form == "srt" else "."
         return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"
 
-    cues = [f"{clock(each.start)} --> {clock(each.end)}\n{each.text.strip()}\n" for each in segments]
+    def written(text: str) -> str:
+        """Return a text without what would end a cue: an empty line, an arrow."""
+        lines = "\n".join(line for each in text.splitlines() if (line := each.strip()))
+        return lines.replace("-->", "->") if form == "srt" else html.escape(lines, quote=False)
+
+    timed = [(each, text) for each in segments if (text := written(each.text))]
+    cues = [f"{clock(each.start)} --> {clock(each.end)}\n{text}\n" for each, text in timed]
     if form == "srt":
         cues = [f"{number}\n{cue}" for number, cue in enumerate(cues, 1)]
     return "\n".join(["WEBVTT\n", *cues] if form == "vtt" else cues)

@@ -87,7 +87,8 @@ async def _answer(server: Server, request: Request, task: str) -> Response:
     elif asked.format == "json":
         answer["usage"] = of_transcript(call.usage, call.heard)
     else:
-        answer |= verbose(call, asked.times, asked.task, str(asked.given.get("language") or ""), recording.seconds)
+        language, timed = str(asked.given.get("language") or ""), "timestamps" in asked.given
+        answer |= verbose(call, asked.times, asked.task, language, recording.seconds, timed=timed)
         answer |= {"language": "english"} if task == "translate" else {}
     if asked.logprobs:
         answer["logprobs"] = logprobs(found.logprobs if found else [])

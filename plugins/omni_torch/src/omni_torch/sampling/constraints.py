@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +39,9 @@ WHITE = r"[ \t\r\n]{1,32}"
 _LIMITS: dict[str, Any] = {"max_lexer_states": 30_000, "verbose_errors": False}
 """Beside the library's own limits of work, which end compiling within a second and a step within tens of milliseconds."""
 
+_PLAIN = '\n%llguidance {"no_forcing": true}'
+"""An option of grammars: the library would force the tokenizer's tokens of what alone may follow, of ``<|im_end|>`` that of the end."""
+
 _PARAMETER = structured_parameter(*STRUCTURES)
 
 
@@ -59,10 +62,15 @@ class Constraints:
         tokenizer: returns that of the stage's texts, at the first request that needs it.
         vocab_size: ids that the model's logits have.
         stop_ids: ids that end a text. They may follow where it is complete.
+        ranks: that compute each step together. What is over a bound must be so on all of them: those of several compile a grammar
+            for each request, because copies count together what they have read, in whatever order threads compute them.
     """
 
-    def __init__(self, tokenizer: Callable[[], Tokenizer], vocab_size: int, stop_ids: Iterable[int]) -> None:
+    def __init__(
+        self, tokenizer: Callable[[], Tokenizer], vocab_size: int, stop_ids: Iterable[int], ranks: int = 1
+    ) -> None:
         self._tokenizer, self._vocab_size, self._stop_ids = tokenizer, vocab_size, sorted(stop_ids)
+        self._most_kept = KEPT if ranks == 1 else 0
         self._vocabulary: Any = None
         self._kept: OrderedDict[str, Any] = OrderedDict()
 
@@ -82,8 +90,8 @@ class Constraints:
         made = _compiler().submit(self._compiled, structured, where)
         return TextConstraint(made, where, begun, self._vocab_size, held=held)
 
-    def _compiled(self, structured: Any, where: str) -> tuple[Any, Any, Callable[[], None]]:
-        """Return a matcher, the vocabulary, and what forgets the grammar. In the compiler's thread."""
+    def _compiled(self, structured: Any, where: str) -> tuple[Any, Any, Callable[[], Any]]:
+        """Return a matcher, the vocabulary, and what makes one that has read nothing and forgets the grammar. In the compiler's thread."""
         grammar = _grammar_of(_PARAMETER.check(structured, where), where)
         if not self._stop_ids:
             raise InvalidRequestError(f"{where}: this model has no token that ends a text")
@@ -92,23 +100,25 @@ class Constraints:
         if self._vocabulary is None:
             text = self._tokenizer().to_str()
             self._vocabulary = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._stop_ids)
-        found = self._kept.get(grammar)
-        if found is None:
-            found = LLMatcher(self._vocabulary, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
-            if found.is_error():
-                raise InvalidRequestError(f"{where}: {_first_line(found.get_error())}")
-            self._kept[grammar] = found
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(grammar)
-        return found.deep_copy(), self._vocabulary, partial(self._kept.pop, grammar, None)
+
+        def anew() -> Any:
+            self._kept.pop(grammar, None)
+            return LLMatcher(self._vocabulary, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
+
+        found = self._kept.pop(grammar, None) or anew()  # other threads may forget it at any time
+        if found.is_error():
+            raise InvalidRequestError(f"{where}: {_reason(found.get_error())}")
+        self._kept[grammar] = found
+        if len(self._kept) > self._most_kept:
+            self._kept.popitem(last=False)
+        return found.deep_copy(), self._vocabulary, anew
 
 
 class TextConstraint:
     """The constraint of one request; see :class:`omni_core.api.Constraint`.
 
     Args:
-        made: gives the matcher, the vocabulary and what forgets the grammar, or the error of the request.
+        made: gives the matcher, the vocabulary and what makes another matcher, or the error of the request.
         begun: consumed before the first id.
         held: all ids are allowed until :meth:`begin_at`, such as those of thoughts.
     """
@@ -118,7 +128,8 @@ class TextConstraint:
     ) -> None:
         self._where, self._vocab_size = where, vocab_size
         self._matcher: Any = None
-        self._forget: Callable[[], Any] = lambda: None
+        self._anew: Callable[[], Any] | None = None
+        self._begun: list[int] = []
         self._begin: int | None = None if held else 0
         self._consumed: list[int] = []
         self._ahead: tuple[list[int], Future[torch.Tensor]] = [], _compiler().submit(self._first, made, begun)
@@ -165,8 +176,9 @@ class TextConstraint:
         return self._following(ids, ahead)  # a step that failed is computed again, from fewer ids
 
     def _first(self, made: Future[tuple[Any, ...]], begun: str) -> torch.Tensor:
-        self._matcher, vocabulary, self._forget = made.result()
-        if begun and not self._matcher.consume_tokens(vocabulary.tokenize_str(begun)):
+        self._matcher, vocabulary, self._anew = made.result()
+        self._begun = vocabulary.tokenize_str(begun) if begun else []
+        if begun and not self._matcher.consume_tokens(self._begun):
             raise InvalidRequestError(f"{self._where}: the text begins with {begun!r}, which is not allowed")
         return self._following([])
 
@@ -184,16 +196,21 @@ class TextConstraint:
                 matcher.consume_token(token)
                 consumed.append(token)
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error() and self._anew is not None:
+            # Copies count together what they have read: by itself this one may be within the bounds.
+            self._matcher = matcher = self._anew()
+            self._anew = None
+            matcher.consume_tokens([*self._begun, *consumed])
+            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
-            self._forget()  # copies share what they have read, which may be what is over a bound
-            raise InvalidRequestError(f"{self._where}: {_first_line(matcher.get_error())}")
+            raise InvalidRequestError(f"{self._where}: {_reason(matcher.get_error())}")
         return torch.from_numpy(np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_))
 
 
 def _grammar_of(structured: Mapping[str, Any], where: str) -> str:
     """Return what llguidance compiles. Raises InvalidRequestError: it is malformed, or too large."""
     try:
-        from llguidance import LLMatcher
+        import llguidance  # noqa: F401
     except ImportError:
         problem = "needs llguidance where this stage runs: pip install 'omni-torch[structured]'"
         raise InvalidRequestError(f"{where}: {problem}") from None
@@ -210,25 +227,38 @@ def _grammar_of(structured: Mapping[str, Any], where: str) -> str:
             raise InvalidRequestError(f"{where}: must be a list of texts")
         if len(value) > MOST_CHOICES:
             raise InvalidRequestError(f"{where}: {len(value)} are over the limit of {MOST_CHOICES}")
-        return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, value))))
+        return _of_regex("|".join(map(re.escape, value)))
     if kind in ("regex", "grammar"):
         if not isinstance(value, str):
             raise InvalidRequestError(f"{where}: must be a text")
-        return str((LLMatcher.grammar_from_regex if kind == "regex" else LLMatcher.grammar_from_lark)(value))
+        return _of_regex(value) if kind == "regex" else value
     schema: Any = {"type": "object"}
     strict = True
     if kind == "json_schema":
         if not isinstance(value, dict) or not isinstance(value.get("schema"), dict):
             raise InvalidRequestError(f"{where}: must be a mapping with schema, a JSON schema")
         schema, strict = value["schema"], value.get("strict", True) is not False
+    options = {"whitespace_pattern": WHITE, "lenient": not strict}
     try:
-        text = json.dumps(schema, allow_nan=False)
-        return str(
-            LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITE, "lenient": not strict})
-        )
+        return f"start: %json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}{_PLAIN}"
     except ValueError as error:
-        raise InvalidRequestError(f"{where}: {_first_line(str(error))}") from None
+        raise InvalidRequestError(f"{where}: {error}") from None
 
 
-def _first_line(error: str) -> str:
-    return error.strip().split("\n", 1)[0][:300]
+def _of_regex(regex: str) -> str:
+    from llguidance import LLMatcher
+
+    [found] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"]
+    return str(found["lark_grammar"]) + _PLAIN
+
+
+def _reason(error: str) -> str:
+    """Return what an error of the library says, in a line: without its place in what was made here."""
+    lines = error.strip().split("\n")
+    first = lines[0].removeprefix("at 1(8): ").removeprefix("failed to compile JSON schema: ")
+    if first == "NoExtensionBias":
+        return "no text matches"
+    more = (
+        next((each for each in lines if each.startswith("error: ")), None) if first.endswith("parse error:") else None
+    )
+    return f"{first[:200]} {more[7:]}" if more else first[:300]

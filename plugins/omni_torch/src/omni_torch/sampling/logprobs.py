@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from omni_core.api import TokenLogprob
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
 Entry = list[tuple[int, float]]
 """A token with its log probability, then likely ones in its place; see :class:`omni_core.api.ARRequest`."""
@@ -27,15 +27,14 @@ class TokenLogprobs:
         self._tokenizer = tokenizer
         self._bytewise = "ByteLevel" in repr(tokenizer.decoder)
         self._waiting: deque[tuple[int, Entry]] = deque()
-        self._special: set[int] | None = None
+        self._added: dict[int, AddedToken] | None = None
         self.told: list[TokenLogprob] = []
 
     def add(self, entry: Entry, begin: int) -> None:
         """Add a token. ``begin``: the characters of the text before it."""
-        if self._special is None:
-            added = self._tokenizer.get_added_tokens_decoder().items()
-            self._special = {number for number, each in added if each.special}
-        if entry[0][0] not in self._special:
+        if self._added is None:
+            self._added = self._tokenizer.get_added_tokens_decoder()
+        if (token := self._added.get(entry[0][0])) is None or not token.special:
             self._waiting.append((begin, entry))
 
     def until(self, end: int) -> list[TokenLogprob]:
@@ -53,6 +52,8 @@ class TokenLogprobs:
 
     def _bytes_of(self, token: int) -> bytes:
         text = self._tokenizer.id_to_token(token) or ""
+        if self._bytewise and self._added and token in self._added:
+            return text.encode()  # as it is: its letters stand for no bytes
         if self._bytewise:
             known = _byte_letters()
             return bytes(chain.from_iterable([known[each]] if each in known else each.encode() for each in text))

@@ -263,7 +263,9 @@ class Answers(ARModelRunner):
         self._stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self._suppressed = list(generation.suppress_tokens or ())
         self.max_context, self.parallel = context_of(model.model), model.parallel
-        self._constraints = Constraints(lambda: tokenizer.backend_tokenizer, model.vocab_size, self._stop_ids)
+        self._constraints = Constraints(
+            lambda: tokenizer.backend_tokenizer, model.vocab_size, self._stop_ids, self.parallel.size
+        )
 
     @classmethod
     def of(cls, model: EngineModel, model_path: str, device: str) -> Self:
