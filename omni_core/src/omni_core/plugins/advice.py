@@ -27,6 +27,9 @@ def comes_with(kind: str, *names: str, records: Iterable[PluginRecord] = ()) -> 
 
 
 def distribution_for(architectures: Iterable[str]) -> str | None:
-    """Return the known distribution that runs checkpoints of one of these architectures, or sections of a config that names none, or ``None``."""
+    """Return the known distribution that runs checkpoints of one of these architectures, or ``None``.
+
+    A config that names none has sections instead, which count as such.
+    """
     wanted = set(architectures)
     return next((name for name, runs in advice()["architectures"].items() if wanted & set(runs)), None)
