@@ -17,7 +17,8 @@ from spoken_sentences import SENTENCES, errors, wav, words
 
 from omni_core import open_async
 from omni_core.protocol.outputs import AudioResult
-from omni_kokoro.config import RATE, read_config
+from omni_kokoro.config import read_config
+from omni_kokoro.interface import RATE
 from omni_kokoro.languages import language_of
 from omni_kokoro.pipeline import kokoro as voice
 from omni_kokoro.spelling.espeak import Espeak
