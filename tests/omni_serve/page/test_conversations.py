@@ -197,6 +197,10 @@ async def test_conversations_are_kept_renamed_exported_and_removed(page: Page) -
     await check_accessible(page)
     await page.keyboard.press("Escape")
     await menu("rename")
+    await page.keyboard.type("No name")
+    await page.keyboard.press("Escape")
+    assert await page.locator("#chats .title").all_inner_texts() == ["second words", "first words"]
+    await menu("rename")
     await page.keyboard.type("Another name")
     await page.keyboard.press("Enter")
     assert await page.locator("#chats .title").all_inner_texts() == ["second words", "Another name"]

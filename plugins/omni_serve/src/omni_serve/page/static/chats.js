@@ -50,8 +50,10 @@ export class Chats {
     const chat = this.chosen;
     const row = $("chats").children[this.store.chats.indexOf(chat)];
     const field = element("input", { value: chat.title, maxLength: 100, "aria-label": "Name of the conversation" });
+    let ended = false;
     const end = (keep) => {
-      if (!field.isConnected) return;
+      if (ended) return;
+      ended = true;
       if (keep && field.value.trim()) chat.title = field.value.trim();
       this.store.write(chat);
       this.show();
@@ -61,7 +63,7 @@ export class Chats {
       if (event.key === "Escape") end(false);
       event.stopPropagation();
     });
-    field.addEventListener("blur", () => end(true));
+    field.addEventListener("blur", () => queueMicrotask(() => end(true))); // it may blur because the list is drawn anew
     row.replaceChildren(field);
     field.select();
   }
